@@ -1,0 +1,13 @@
+"""Exact replacements of eager chains, and the gate that keeps them honest.
+
+``mount(pipe)`` works on anyone's own diffusers pipeline::
+
+    with fuseproof.fastpaths.mount(pipe) as mounted:
+        pipe("a red panda", num_inference_steps=8)
+    print(mounted.report())
+"""
+
+from fuseproof.fastpaths.gates import Gate, GateMode
+from fuseproof.fastpaths.mounts import Mount, mount
+
+__all__ = ["Gate", "GateMode", "Mount", "mount"]

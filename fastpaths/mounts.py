@@ -1,0 +1,223 @@
+"""Mounting: switching a family's fast paths on, all or none, and off again.
+
+A mount replaces ``forward`` on the chosen modules of one transformer and puts the originals back when it is unmounted,
+also on an exception. It works on the pipeline object itself, so native loops and diffusers' own ``__call__`` both see
+it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from types import ModuleType, TracebackType
+from typing import Any
+
+from fuseproof.errors import UsageError
+from fuseproof.fastpaths.gates import Gate, GateMode
+from fuseproof.fastpaths.hoisting import HeldResults
+from fuseproof.fastpaths.sites import longcat_image
+
+QUALITIES = ("lossless", "extra-high", "high")
+QUALITY_ALIASES = {"exact": "lossless"}
+FAMILY_SITES: dict[str, ModuleType] = {longcat_image.TRANSFORMER_CLASS: longcat_image}
+_MOUNT_ATTRIBUTE = "_fuseproof_mount"
+
+
+def mount(
+    pipe: Any, *, quality: str = "lossless", sites: str | Iterable[str] = "auto", gate: str | GateMode = "enforce"
+) -> Mount:
+    """Switch fast paths on for ``pipe.transformer`` and return the mount; use it as a context manager or ``unmount``.
+
+    ``quality`` is ``lossless`` (alias ``exact``), ``extra-high`` or ``high``; ``sites`` is ``auto`` (all that this
+    quality permits), ``off``, or names; ``gate`` is ``enforce``, ``observe`` or ``off``. Unknown names, and a second
+    mount on the same transformer, raise :class:`UsageError`. A transformer that no site knows is left alone, and the
+    report says why.
+    """
+    transformer = pipe.transformer
+    if getattr(transformer, _MOUNT_ATTRIBUTE, None) is not None:
+        raise UsageError(
+            "fast paths are already mounted on this transformer.", next_step="Call unmount() on the first mount."
+        )
+    family = FAMILY_SITES.get(type(transformer).__name__)
+    chosen = choose_sites(family, _quality_level(quality), sites)
+    mounted = Mount(pipe, family, chosen, requested=_requested_text(sites), quality=quality, mode=_gate_mode(gate))
+    mounted.install()
+    return mounted
+
+
+def choose_sites(family: ModuleType | None, quality: str, sites: str | Iterable[str]) -> tuple[str, ...]:
+    """The site names that ``sites`` asks for and ``quality`` permits, in the family's order."""
+    known: tuple[str, ...] = family.SITES if family else ()
+    if sites == "off" or not known:
+        return ()
+    qualities: dict[str, str] = family.QUALITY_OF_SITE if family else {}
+    permitted = tuple(name for name in known if QUALITIES.index(qualities[name]) <= QUALITIES.index(quality))
+    if sites == "auto":
+        return permitted
+    asked = [name.strip() for name in (sites.split(",") if isinstance(sites, str) else sites) if name.strip()]
+    for name in asked:
+        if name not in known:
+            raise UsageError(
+                f"unknown fast path {name!r}; this family has {', '.join(known)}.",
+                next_step="Use auto, off, or names from that list separated by commas.",
+            )
+        if name not in permitted:
+            raise UsageError(f"fast path {name!r} needs --quality {qualities[name]}, not {quality}.")
+    return tuple(name for name in known if name in asked)
+
+
+class Mount:
+    """The fast paths of one pipeline while they are switched on. ``report()`` stays readable after ``unmount()``."""
+
+    def __init__(
+        self,
+        pipe: Any,
+        family: ModuleType | None,
+        sites: tuple[str, ...],
+        *,
+        requested: str,
+        quality: str,
+        mode: GateMode,
+    ) -> None:
+        self.requested = requested
+        self.quality = quality
+        self.mode = mode
+        self.gates = {name: Gate(name, mode) for name in sites}
+        self.declined: str | None = None
+        self._pipe = pipe
+        self._transformer = pipe.transformer
+        self._family = family
+        self._held: dict[str, list[HeldResults]] = {"request": [], "step": []}
+        self._replaced: list[tuple[Any, str, bool, Any]] = []
+
+    def __enter__(self) -> Mount:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.unmount()
+
+    def install(self) -> None:
+        """Replace the forwards. A family that declines, or no chosen site, leaves the model untouched."""
+        if not self.gates:
+            return
+        family = self._family
+        assert family is not None, "sites are only chosen for a known family"
+        self.declined = family.reject_reason(self._transformer)
+        if self.declined is not None:
+            return
+        call = family.CurrentCall()
+        for hoist in family.hoists(self._transformer, tuple(self.gates)):
+            held = HeldResults()
+            self._held[hoist.lives_for].append(held)
+            forward = family.hoisted_forward(hoist, call, self.gates[hoist.site], held)
+            self._replace(hoist.module, "forward", forward)
+        watched = family.watched_forward(
+            self._transformer, call, lambda: getattr(self._pipe, "_current_timestep", None)
+        )
+        self._replace(self._transformer, "forward", watched)
+        self._watch_requests()
+        setattr(self._transformer, _MOUNT_ATTRIBUTE, self)
+
+    def end_request(self) -> None:
+        """Drop everything held for the request that just ended."""
+        self._end_step()
+        for held in self._held["request"]:
+            held.clear()
+
+    def unmount(self) -> None:
+        """Put every original back and drop what is held. Doing it twice is harmless."""
+        for owner, attribute, was_own, original in reversed(self._replaced):
+            if was_own:
+                setattr(owner, attribute, original)
+            else:
+                delattr(owner, attribute)
+        self._replaced.clear()
+        self.end_request()
+        if getattr(self._transformer, _MOUNT_ATTRIBUTE, None) is self:
+            delattr(self._transformer, _MOUNT_ATTRIBUTE)
+
+    def report(self) -> dict[str, Any]:
+        """Per site: state, reason, calls fused and eager, first-sight and JIT milliseconds, as in a perf dump."""
+        known: tuple[str, ...] = self._family.SITES if self._family else ()
+        return {
+            "requested": self.requested,
+            "quality": self.quality,
+            "gate": str(self.mode),
+            "sites": {name: self._site_report(name) for name in known},
+        }
+
+    def _site_report(self, name: str) -> dict[str, Any]:
+        gate = self.gates.get(name)
+        if gate is None:
+            return _site("off", "not requested", Gate(name))
+        if self.declined is not None:
+            return _site("declined", self.declined, gate)
+        if gate.rejections:
+            reasons = sorted({rejection.reason for rejection in gate.rejections.values()})
+            return _site("rejected", f"{len(gate.rejections)} key(s): {'; '.join(reasons)}", gate)
+        if gate.observed is not None:
+            observed = gate.observed
+            reason = f"observed: {observed.differing_share:.4%} differ, by at most {observed.largest_ulp} ulp"
+            return _site("observed", reason, gate)
+        if gate.calls_fused:
+            return _site("fused", None, gate)
+        if gate.calls_eager:
+            return _site("eager", "nothing to reuse in these calls (one step, one branch, or gradients on)", gate)
+        return _site("unreached", "no call reached this site", gate)
+
+    def _end_step(self) -> None:
+        for held in self._held["step"]:
+            held.clear()
+
+    def _watch_requests(self) -> None:
+        """A new schedule is a new request and a scheduler step ends a step, whoever runs the loop."""
+        scheduler = getattr(self._pipe, "scheduler", None)
+        if scheduler is not None:
+            self._replace(scheduler, "set_timesteps", _preceded(self.end_request, scheduler.set_timesteps))
+            self._replace(scheduler, "step", _preceded(self._end_step, scheduler.step))
+
+    def _replace(self, owner: Any, attribute: str, replacement: Any) -> None:
+        was_own = attribute in vars(owner)
+        self._replaced.append((owner, attribute, was_own, vars(owner).get(attribute)))
+        setattr(owner, attribute, replacement)
+
+
+def _preceded(action: Callable[[], None], method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)  # diffusers inspects the signature of set_timesteps
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        action()
+        return method(*args, **kwargs)
+
+    return wrapped
+
+
+def _site(state: str, reason: str | None, gate: Gate) -> dict[str, Any]:
+    return {
+        "state": state,
+        "reason": reason,
+        "calls_fused": gate.calls_fused,
+        "calls_eager": gate.calls_eager,
+        "verified_keys": gate.verified_keys(),
+        "first_sight_ms": round(gate.first_sight_ms, 3),
+        "jit_ms": round(gate.jit_ms, 3),
+    }
+
+
+def _requested_text(sites: str | Iterable[str]) -> str:
+    return sites if isinstance(sites, str) else ",".join(sites)
+
+
+def _quality_level(quality: str) -> str:
+    level = QUALITY_ALIASES.get(quality, quality)
+    if level not in QUALITIES:
+        raise UsageError(f"quality {quality!r} is not one of exact, {', '.join(QUALITIES)}.")
+    return level
+
+
+def _gate_mode(gate: str | GateMode) -> GateMode:
+    try:
+        return GateMode(gate)
+    except ValueError:
+        raise UsageError(f"gate mode {gate!r} is not one of {', '.join(GateMode)}.") from None

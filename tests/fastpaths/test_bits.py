@@ -1,0 +1,58 @@
+import pytest
+import torch
+
+from fuseproof.fastpaths.bits import BitDifference, bit_difference, bits_equal, layout_mismatch
+
+QUIET_NAN = torch.tensor([0x7FC00000], dtype=torch.int32).view(torch.float32)
+OTHER_NAN = torch.tensor([0x7FC00001], dtype=torch.int32).view(torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("expected", "left", "right"),
+    [
+        pytest.param(True, torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0]), id="equal"),
+        pytest.param(False, torch.tensor([0.0]), torch.tensor([-0.0]), id="minus-zero"),
+        pytest.param(True, QUIET_NAN, QUIET_NAN.clone(), id="same-nan-payload"),
+        pytest.param(False, QUIET_NAN, OTHER_NAN, id="other-nan-payload"),
+        pytest.param(True, torch.empty(0, 3), torch.empty(0, 3), id="empty"),
+        pytest.param(True, torch.ones(3, 5).T, torch.ones(3, 5).T, id="non-contiguous"),
+        pytest.param(False, (torch.ones(2), torch.ones(2)), (torch.ones(2), torch.zeros(2)), id="second-of-tuple"),
+        pytest.param(False, torch.tensor([1 + 2j]), torch.tensor([1 - 2j]), id="complex"),
+        pytest.param(True, torch.tensor([True, False]), torch.tensor([True, False]), id="bool"),
+    ],
+)
+def test_bits_decide_equality(expected, left, right):
+    assert expected == bits_equal(left, right)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    ("expected_ulp", "value", "other"),
+    [(1, 1.0, "next"), (1, -1.0, "next"), (0, 1.0, "same"), (0, 0.0, "negated")],
+    ids=["one-up", "one-up-negative", "same", "zeros-of-both-signs"],
+)
+def test_ulp_distance_counts_representable_values(expected_ulp, dtype, value, other):
+    left = torch.tensor([value, value], dtype=dtype)
+    right = left.clone()
+    if other == "next":
+        integers = {4: torch.int32, 2: torch.int16}[left.element_size()]
+        right = (left.view(integers) + torch.tensor([0, 1], dtype=integers)).view(dtype)
+    if other == "negated":
+        right = -left
+    expected_share = {"next": 0.5, "same": 0.0, "negated": 1.0}[other]
+    assert BitDifference(expected_share, expected_ulp) == bit_difference(left, right)
+
+
+@pytest.mark.parametrize(
+    ("expected", "left", "right"),
+    [
+        (None, torch.ones(2), torch.zeros(2)),
+        ("shape torch.Size([2]) against torch.Size([3])", torch.ones(2), torch.ones(3)),
+        ("dtype torch.float32 against torch.bfloat16", torch.ones(2), torch.ones(2, dtype=torch.bfloat16)),
+        ("strides (1, 3) against (2, 1)", torch.ones(2, 3).T, torch.ones(3, 2)),
+        ("1 tensors against 2", torch.ones(2), (torch.ones(2), torch.ones(2))),
+    ],
+    ids=["none", "shape", "dtype", "strides", "count"],
+)
+def test_layout_is_compared_before_bits(expected, left, right):
+    assert expected == layout_mismatch(left, right)
