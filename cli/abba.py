@@ -1,0 +1,238 @@
+"""``fuseproof abba``: baseline and candidate in fresh processes, in A-B-B-A order, to a verdict."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fuseproof.cli.abba_options import AbbaOptions, options_from
+from fuseproof.cli.abba_view import campaign_view
+from fuseproof.cli.generate import ARGUMENTS, RememberingCommand
+from fuseproof.cli.option_fields import click_options
+from fuseproof.cli.options import json_option
+from fuseproof.errors import FuseproofError
+
+if TYPE_CHECKING:
+    from fuseproof.harness.analysis import CampaignAnalysis, CellAnalysis
+    from fuseproof.harness.estimates import DryRun
+    from fuseproof.harness.runner import Outcome
+
+SCHEMA = "fuseproof.abba/1"
+CAMPAIGNS_FOLDER = "campaigns"
+
+EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_SLOWER, EXIT_CONTRACT, EXIT_NOT_REACHED, EXIT_INVALID = range(7)
+EXIT_INTERRUPTED = 130
+EXIT_ORDER = (EXIT_INTERRUPTED, EXIT_USAGE, EXIT_FAILED, EXIT_INVALID, EXIT_CONTRACT, EXIT_SLOWER, EXIT_NOT_REACHED)
+"""Where several codes apply, the first of these counts."""
+
+
+@click.command(cls=RememberingCommand)
+@click.argument("plan", required=False)
+@click_options(AbbaOptions)
+@json_option("Print the result as strict JSON on stdout; with --dry-run, what would run.")
+@click.pass_context
+def abba(ctx: click.Context, /, **flags: Any) -> int:
+    """Run baseline and candidate in A-B-B-A order and judge the difference.
+
+    PLAN is a built-in plan (embedded, the default) or the path of a .toml file. Without a PLAN, arms given as flags or
+    commands make their own. Every slot is a fresh process; times, peak memory, outputs and hashes go to a new campaign
+    folder with a report that can be pasted into a pull request.
+
+    \b
+    fuseproof abba
+    fuseproof abba --baseline "--fastpaths=off" --candidate "--fastpaths=auto" --flags "--prompt 'a red panda'"
+    fuseproof abba --baseline-command "./old {perf_dump}" --candidate-command "./new {perf_dump}"
+
+    Exit codes: 0 done (SAME and INCONCLUSIVE too), 1 an arm failed, 2 usage, 3 SLOWER, 4 outputs break their contract,
+    5 --require not reached, 6 invalid measurement, 130 interrupted.
+    """
+    options = options_from(flags)
+    if options.dry_run:
+        return _show_dry_run(options)
+    directory, outcome = _run(options, ["fuseproof", "abba", *ctx.meta[ARGUMENTS]])
+    if outcome.status == "interrupted":
+        return _end_interrupted(directory, options)
+    analysis = _write_report(directory)
+    unmet = unmet_requirements(analysis, options)
+    code = first_of(analysis.exit_code(), *unmet)
+    if options.as_json:
+        click.echo(json.dumps(_as_json(analysis, outcome, code), indent=2, allow_nan=False))
+    else:
+        _print_result(analysis)
+    for sentence in unmet.values():
+        click.echo(f"fuseproof: {sentence}", err=True)
+    return code
+
+
+def first_of(*codes: int) -> int:
+    """The exit code that counts where several apply; 0 when none does."""
+    return next((code for code in EXIT_ORDER if code in codes), EXIT_DONE)
+
+
+def default_directory(name: str, moment: datetime) -> Path:
+    """``campaigns/<name>-<UTC time>``, with a number behind it where that is taken."""
+    stem = f"{name}-{moment.astimezone(UTC):%Y%m%dT%H%M%SZ}"
+    folder = Path(CAMPAIGNS_FOLDER) / stem
+    number = 2
+    while folder.exists():
+        folder = Path(CAMPAIGNS_FOLDER) / f"{stem}-{number}"
+        number += 1
+    return folder
+
+
+def unmet_requirements(analysis: CampaignAnalysis, options: AbbaOptions) -> dict[int, str]:
+    """What ``--require`` and ``--require-fastpaths`` miss: exit code and sentence."""
+    from fuseproof.harness.verdict import Word
+
+    unmet = {}
+    slower = [f"{cell.name} is {cell.word}" for cell in analysis.cells if cell.word is not Word.FASTER]
+    if options.require == "faster" and slower:
+        unmet[EXIT_NOT_REACHED] = f"--require faster is not reached: {', '.join(slower)}"
+    unproven = [cell.name for cell in analysis.cells if not candidate_ran_fused(cell)]
+    if options.require_fastpaths and unproven:
+        where = ", ".join(unproven)
+        unmet[EXIT_INVALID] = f"--require-fastpaths: the candidate's fast paths did not run in every slot of {where}"
+    return unmet
+
+
+def candidate_ran_fused(cell: CellAnalysis) -> bool:
+    """Whether every candidate slot that counts made fused calls; False where there is no such slot."""
+    runs = cell.runs.of_arm("B")
+    return bool(runs) and all(run.record.fused_calls > 0 for run in runs)
+
+
+def picture_of_candidate(analysis: CampaignAnalysis) -> Path | None:
+    """One picture that the candidate made in a slot that counts."""
+    for cell in analysis.cells:
+        for run in cell.runs.of_arm("B"):
+            for output in run.record.outputs:
+                return analysis.directory / run.record.directory / output.path
+    return None
+
+
+def _run(options: AbbaOptions, command: list[str]) -> tuple[Path, Outcome]:
+    from fuseproof.harness.environment import describe
+    from fuseproof.harness.machine.gpus import survey_gpus
+    from fuseproof.harness.readiness import Readiness
+    from fuseproof.harness.session import CampaignSession
+
+    plan = options.build_plan() if options.resume is None or options.shapes_plan else None
+    gpus = survey_gpus()
+    with campaign_view() as observer:
+        session = CampaignSession(
+            command=command,
+            environment=describe(gpus=gpus),
+            observer=observer,
+            check_machine=None if options.allow_busy else Readiness(gpus=gpus).refuse_busy_machine,
+        )
+        if options.resume is not None:
+            directory = Path(options.resume).absolute()
+            return directory, session.resume(directory, plan)
+        if plan is None:
+            raise AssertionError("without --resume there is always a plan")
+        directory = _directory(options, plan.name)
+        return directory, session.start(plan, directory)
+
+
+def _write_report(directory: Path) -> CampaignAnalysis:
+    from fuseproof.harness.report import write_report
+
+    try:
+        return write_report(directory)
+    except FuseproofError as error:
+        command = shlex.join(["fuseproof", "report", str(_shown(directory))])
+        error.next_step = f"Everything measured is kept; when that is mended, render it with: {command}"
+        raise
+
+
+def _directory(options: AbbaOptions, name: str) -> Path:
+    if options.output is None:
+        return default_directory(name, datetime.now(UTC)).absolute()
+    return Path(options.output).expanduser().absolute()
+
+
+def _show_dry_run(options: AbbaOptions) -> int:
+    from fuseproof.harness.arms import check_arms
+    from fuseproof.harness.campaign import refuse_used_folder
+    from fuseproof.harness.estimates import dry_run
+
+    plan = options.build_plan()
+    check_arms(plan)
+    directory = _directory(options, plan.name)
+    refuse_used_folder(directory)
+    planned = dry_run(plan, directory)
+    if options.as_json:
+        click.echo(json.dumps(planned.to_json(), indent=2, allow_nan=False))
+    else:
+        _print_dry_run(planned)
+    return EXIT_DONE
+
+
+def _print_dry_run(planned: DryRun) -> None:
+    click.echo(f"{len(planned.slots)} slots, each a fresh process, into {_shown(planned.directory)}:")
+    for slot, command in planned.slots:
+        note = "  (warm-up, discarded)" if slot.kind == "warmup" else f"  {slot.orientation} {slot.label}"
+        click.echo(f"{slot.id}{note}")
+        overrides = [f"{name}={value}" for name, value in command.overrides.items()]
+        click.echo(f"    {shlex.join([*overrides, *command.argv])}")
+    if planned.total_s is None:
+        click.echo(f"time: unknown before the first slot; at most {planned.limit_s / 60:.0f} min by --timeout")
+    else:
+        click.echo(
+            f"time: about {planned.total_s / 60:.1f} min on two idle cores; at most {planned.limit_s / 60:.0f} min"
+        )
+    needed = "unknown before the first slot" if planned.total_mib is None else f"about {planned.total_mib:.1f} MiB"
+    free = "" if planned.free_mib is None else f"; {planned.free_mib:.0f} MiB are free"
+    click.echo(f"disk: {needed}{free}")
+    click.echo("nothing was run or written")
+
+
+def _end_interrupted(directory: Path, options: AbbaOptions) -> int:
+    shown = shlex.quote(str(_shown(directory)))
+    click.echo(f"fuseproof: interrupted; finished slots are kept in {_shown(directory)}", err=True)
+    click.echo(f"  next: fuseproof abba --resume {shown} goes on with the block that was interrupted.", err=True)
+    if options.as_json:
+        document = {
+            "schema": SCHEMA,
+            "directory": str(directory),
+            "status": "interrupted",
+            "exit_code": EXIT_INTERRUPTED,
+        }
+        click.echo(json.dumps(document, indent=2, allow_nan=False))
+    return EXIT_INTERRUPTED
+
+
+def _print_result(analysis: CampaignAnalysis) -> None:
+    for line in analysis.summary_lines():
+        click.echo(line)
+    click.echo(f"report: {_shown(analysis.directory / 'report.md')}")
+    picture = picture_of_candidate(analysis)
+    if picture is not None:
+        click.echo(f"picture: {_shown(picture)}")
+
+
+def _as_json(analysis: CampaignAnalysis, outcome: Outcome, code: int) -> dict[str, Any]:
+    picture = picture_of_candidate(analysis)
+    return {
+        "schema": SCHEMA,
+        "directory": str(analysis.directory),
+        "status": outcome.status,
+        "exit_code": code,
+        "report": str(analysis.directory / "report.md"),
+        "picture": None if picture is None else str(picture),
+        "failures": [
+            {"slot": record.id, "reason_code": record.reason_code, "reason": record.reason}
+            for record in outcome.failures
+        ],
+        "analysis": analysis.to_json(),
+    }
+
+
+def _shown(path: Path) -> Path:
+    """A path as a person types it: relative where it lies below the present folder."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -1,0 +1,182 @@
+"""Every flag of ``fuseproof abba``, and the run plan that they become."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fuseproof.cli.option_fields import FiniteNumber, Name, flag, flag_name, whole
+from fuseproof.errors import UsageError
+
+if TYPE_CHECKING:
+    from fuseproof.schedules.plan import Plan
+
+LARGEST_BLOCKS = 1000
+LONGEST_SLOT_S = 7 * 86400.0
+
+ARM_FIELDS = ("baseline", "candidate", "baseline_command", "candidate_command")
+OVERRIDES = {
+    "blocks": "blocks",
+    "order": "order",
+    "primary": "primary",
+    "min_effect": "min_effect",
+    "timeout": "timeout_s",
+}
+"""Flags that replace one key of a plan, and that key."""
+PLAN_FIELDS = ("plan", *ARM_FIELDS, "flags", *OVERRIDES, "contract", "name", "aa")
+
+
+def lone_switch(*names: str, description: str) -> Any:
+    """A field for a flag without a value."""
+    return flag(*names, type=bool, is_flag=True, default=False, show_default=False, description=description)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbbaOptions:
+    """The flags as parsed. Building one checks every rule between flags and raises :class:`UsageError`."""
+
+    plan: str | None = None
+    baseline: str | None = flag("--baseline", metavar="FLAGS", description="Flags of `generate` for the baseline.")
+    candidate: str | None = flag("--candidate", metavar="FLAGS", description="Flags of `generate` for the candidate.")
+    baseline_command: str | None = flag(
+        "--baseline-command",
+        metavar="COMMAND",
+        description="Any program as baseline; {perf_dump} and {output_dir} say where its results belong.",
+    )
+    candidate_command: str | None = flag(
+        "--candidate-command", metavar="COMMAND", description="Any program as candidate, with the same placeholders."
+    )
+    flags: str | None = flag(
+        "--flags",
+        metavar="FLAGS",
+        description="Flags of `generate` that both arms share: model, prompt, size, steps, seed. With a PLAN they are "
+        "added after each cell's own.",
+    )
+    blocks: int | None = whole(
+        "--blocks",
+        minimum=1,
+        maximum=LARGEST_BLOCKS,
+        description="Blocks of four slots per cell. [default: the plan's, 2]",
+    )
+    order: str | None = flag(
+        "--order",
+        type=Name("mirrored", "ABBA", aliases={"abba": "ABBA"}),
+        description="mirrored alternates A-B-B-A and B-A-A-B, against curved drift. [default: the plan's, mirrored]",
+    )
+    primary: str | None = flag(
+        "--primary",
+        type=Name("worker", "denoise", "client"),
+        description="The time the verdict is about. [default: the plan's, worker]",
+    )
+    min_effect: str | None = flag(
+        "--min-effect",
+        metavar="SHARE",
+        description="Smallest effect that matters, as 1% or 0.01. [default: the plan's, 1%]",
+    )
+    contract: str | None = flag(
+        "--contract",
+        metavar="CONTRACT",
+        description="What the outputs must keep: exact, or for example close:ssim>=0.95,psnr>=28.",
+    )
+    output: str | None = flag(
+        "--output", metavar="DIR", description="A new or empty campaign folder. [default: campaigns/<name>-<UTC time>]"
+    )
+    name: str | None = flag("--name", description="The campaign's name. [default: the plan's]")
+    timeout: float | None = flag(
+        "--timeout",
+        type=FiniteNumber(0.01, LONGEST_SLOT_S),
+        metavar="SECONDS",
+        description="Longest time for one slot. [default: the plan's]",
+    )
+    aa: bool = lone_switch("--aa", description="Run the baseline as both arms, to see the noise of this machine.")
+    dry_run: bool = lone_switch("--dry-run", description="Show slots, commands, time and space; run and write nothing.")
+    resume: str | None = flag("--resume", metavar="DIR", description="Go on with an interrupted campaign.")
+    allow_busy: bool = lone_switch(
+        "--allow-busy", description="Start on a busy machine; disturbed slots are marked, the verdict is capped."
+    )
+    require: str | None = flag(
+        "--require", type=Name("faster"), description="Exit with 5 unless every cell's verdict is FASTER."
+    )
+    require_fastpaths: bool = lone_switch(
+        "--require-fastpaths", description="Exit with 6 unless the candidate's fast paths ran in every slot."
+    )
+    as_json: bool = False
+
+    def __post_init__(self) -> None:
+        self._refuse_both("baseline", "baseline_command")
+        self._refuse_both("candidate", "candidate_command")
+        if self.aa:
+            for field in ("candidate", "candidate_command"):
+                self._refuse_both("aa", field)
+        if self.resume is not None:
+            for field in ("output", "dry_run"):
+                self._refuse_both("resume", field)
+        if self.flags is not None and self.baseline_command and (self.candidate_command or self.aa):
+            raise UsageError(
+                "--flags has no effect when both arms are commands of their own.",
+                next_step="Write the flags into both commands.",
+            )
+
+    def _refuse_both(self, first: str, second: str) -> None:
+        if getattr(self, first) not in (None, False) and getattr(self, second) not in (None, False):
+            raise UsageError(
+                f"{flag_name(first)} and {flag_name(second)} exclude each other.", next_step="Leave one out."
+            )
+
+    @property
+    def shapes_plan(self) -> bool:
+        """Whether anything was said about what to measure."""
+        return any(getattr(self, field) not in (None, False) for field in PLAN_FIELDS)
+
+    def build_plan(self) -> Plan:
+        """The plan these flags describe: a plan's own values, with those flags that were given in their place."""
+        from fuseproof.schedules.plan import DEFAULT_PLAN, load_plan, plan_from
+
+        base = load_plan(DEFAULT_PLAN if self.plan is None else self.plan).to_json()
+        has_own_arms = any(getattr(self, field) is not None for field in ARM_FIELDS)
+        if self.plan is None and (has_own_arms or self.flags is not None):
+            base = self._from_flags(base, has_own_arms)
+        elif self.flags is not None:
+            base["cells"] = [cell | {"flags": f"{cell['flags']} {self.flags}"} for cell in base["cells"]]
+        for letter in ("baseline", "candidate"):
+            base["arms"][letter] = self._arm(letter, base["arms"][letter])
+        for field, key in OVERRIDES.items():
+            if getattr(self, field) is not None:
+                base[key] = getattr(self, field)
+        if self.contract is not None:
+            base["cells"] = [cell | {"contract": self.contract} for cell in base["cells"]]
+        if self.aa:
+            base |= {"aa": True, "arms": dict.fromkeys(("baseline", "candidate"), base["arms"]["baseline"])}
+        return plan_from(base | ({"name": self.name} if self.name is not None else {}), "the command line")
+
+    def _from_flags(self, default: dict[str, Any], has_own_arms: bool) -> dict[str, Any]:
+        """A plan from flags alone: the default plan's cell stands in only while nothing else says what to draw."""
+        runs_only_commands = self.baseline_command is not None and (self.candidate_command is not None or self.aa)
+        cells = default["cells"]
+        if runs_only_commands:
+            cells = [{"name": "command"}]
+        elif self.flags is not None:
+            cells = [{"name": "request", "flags": self.flags}]
+        arms = {name: {"name": name} for name in ("baseline", "candidate")} if has_own_arms else default["arms"]
+        kept = {key: default[key] for key in ("schema", "blocks", "order", "primary", "min_effect", "warmup_slots")}
+        return kept | {"name": "abba", "title": self._title(), "arms": arms, "cells": cells}
+
+    def _title(self) -> str:
+        """What is compared, in the user's own words; empty where a command would be too long to read."""
+        if self.aa or self.baseline_command or self.candidate_command:
+            return ""
+        baseline, candidate = self.baseline or "no extra flags", self.candidate or "no extra flags"
+        return f"{baseline} against {candidate}"
+
+    def _arm(self, letter: str, arm: dict[str, Any]) -> dict[str, Any]:
+        flags, command = getattr(self, letter), getattr(self, f"{letter}_command")
+        if command is not None:
+            return {"name": letter, "command": command}
+        return {"name": letter, "flags": flags} if flags is not None else arm
+
+
+def options_from(flags: dict[str, Any]) -> AbbaOptions:
+    """The options object of parsed flags."""
+    known = {field.name for field in dataclasses.fields(AbbaOptions)}
+    return AbbaOptions(**{key: value for key, value in flags.items() if key in known})

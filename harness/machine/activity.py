@@ -1,0 +1,74 @@
+"""What else runs on this computer right now, from two looks a short while apart."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import psutil
+
+from fuseproof.harness.machine.usage import machine_use, own_cpu_s, process_tree, usable_cores
+
+SAMPLE_S = 0.5
+_LISTED_PROCESSES = 3
+
+
+@dataclass(frozen=True)
+class ActiveProcess:
+    """``cpu_cores`` is CPU seconds per second: 1.0 is one core kept busy."""
+
+    name: str
+    process_id: int
+    cpu_cores: float
+
+
+@dataclass(frozen=True)
+class Activity:
+    """``other_cpu_cores``: cores' worth of CPU that others use on the cores this process may use.
+
+    ``steal_share`` is the share of time in which the hypervisor ran somebody else. ``worst`` lists the busiest visible
+    processes; inside a container the busy ones may be invisible, so the list can be shorter than the sum tells.
+    """
+
+    duration_s: float
+    usable_cores: int
+    other_cpu_cores: float
+    steal_share: float
+    worst: tuple[ActiveProcess, ...]
+
+
+def sample_activity(duration_s: float = SAMPLE_S, sleep: Callable[[float], None] = time.sleep) -> Activity:
+    """Look twice, ``duration_s`` apart; this process and its children do not count as others."""
+    cores = len(usable_cores())
+    began_s, own_s, machine, processes = time.perf_counter(), own_cpu_s(), machine_use(), _cpu_seconds_of_others()
+    sleep(duration_s)
+    machine_after, own_after_s, elapsed_s = machine_use(), own_cpu_s(), time.perf_counter() - began_s
+    others_s = (machine_after.busy_s - machine.busy_s) - (own_after_s - own_s)
+    return Activity(
+        duration_s=elapsed_s,
+        usable_cores=cores,
+        other_cpu_cores=min(max(others_s, 0.0) / elapsed_s, float(cores)),
+        steal_share=max(machine_after.steal_s - machine.steal_s, 0.0) / (elapsed_s * cores),
+        worst=_busiest(processes, _cpu_seconds_of_others(), elapsed_s),
+    )
+
+
+def _cpu_seconds_of_others() -> dict[tuple[int, float, str], float]:
+    """CPU seconds so far of every visible process but ours, by id, start and name."""
+    ours = set(process_tree(psutil.Process().pid))
+    found = {}
+    for process in psutil.process_iter(["name", "cpu_times", "create_time"]):
+        facts = process.info
+        if facts["cpu_times"] is not None and process.pid not in ours:
+            key = (process.pid, facts["create_time"], facts["name"] or "?")
+            found[key] = facts["cpu_times"].user + facts["cpu_times"].system
+    return found
+
+
+def _busiest(
+    before: dict[tuple[int, float, str], float], after: dict[tuple[int, float, str], float], elapsed_s: float
+) -> tuple[ActiveProcess, ...]:
+    used = {key: (seconds - before[key]) / elapsed_s for key, seconds in after.items() if key in before}
+    largest = sorted((key for key in used if used[key] > 0.0), key=lambda key: (-used[key], key))
+    return tuple(ActiveProcess(key[2], key[0], used[key]) for key in largest[:_LISTED_PROCESSES])

@@ -1,0 +1,70 @@
+"""Put a report together: the sections in the order a pull request needs them, every text cleaned of private things."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, TypeVar
+
+from fuseproof.harness.analysis import CampaignAnalysis
+from fuseproof.harness.report.document import Document, Paragraph, Pictures, Section
+from fuseproof.harness.report.layout import FULL, Layout
+from fuseproof.harness.report.ledger import environment_section, limitations_section, raw_runs_section, raw_table
+from fuseproof.harness.report.memory import memory_section
+from fuseproof.harness.report.outputs import output_section
+from fuseproof.harness.report.overview import reproduce_section, setup_section, summary_section
+from fuseproof.harness.report.privacy import Cleaner
+from fuseproof.harness.report.results import result_section, statistics_details
+
+Node = TypeVar("Node")
+
+SECTIONS = (
+    summary_section,
+    setup_section,
+    result_section,
+    output_section,
+    memory_section,
+    raw_runs_section,
+    environment_section,
+    reproduce_section,
+    limitations_section,
+)
+"""The order of a pull request's text."""
+
+
+def build_document(analysis: CampaignAnalysis, layout: Layout = FULL) -> Document:
+    """The report as a document."""
+    title = f"{analysis.campaign.name}: {analysis.plan.title}" if analysis.plan.title else analysis.campaign.name
+    sections = tuple(build(analysis, layout) for build in SECTIONS)
+    return cleaned(Document(title, sections, _word(analysis)))
+
+
+def build_raw_document(analysis: CampaignAnalysis) -> Document:
+    """The part that no pull request can hold: all runs and all statistics."""
+    note = Paragraph("Every run of the campaign, in the order of its cells; the report beside this file explains it.")
+    sections = (
+        Section("Raw runs", (note, raw_table(analysis))),
+        Section("Statistics", tuple(statistics_details(analysis))),
+    )
+    return cleaned(Document(f"{analysis.campaign.name}: raw runs", sections))
+
+
+def _word(analysis: CampaignAnalysis) -> str:
+    words = list(analysis.words())
+    return words[0].value if len(words) == 1 else ""
+
+
+def cleaned(document: Document) -> Document:
+    """A copy without private things in any text; picture paths are relative already."""
+    return _cleaned(document, Cleaner())
+
+
+def _cleaned(node: Node, cleaner: Cleaner) -> Node:
+    result: Any = node
+    if isinstance(node, str):
+        result = cleaner.text(node)
+    elif isinstance(node, tuple):
+        result = tuple(_cleaned(entry, cleaner) for entry in node)
+    elif dataclasses.is_dataclass(node) and not isinstance(node, type | Pictures):
+        changes = {field.name: _cleaned(getattr(node, field.name), cleaner) for field in dataclasses.fields(node)}
+        result = dataclasses.replace(node, **changes)
+    return result  # type: ignore[no-any-return]

@@ -1,0 +1,138 @@
+"""A report before it is markdown or HTML: sections of paragraphs, lists, tables, code and pictures.
+
+Content is plain text; the two renderers escape all of it, so nothing that an arm or a prompt says can become markup.
+Emphasis is a type, never a character.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True)
+class Strong:
+    """Emphasised text."""
+
+    text: str
+    kind: ClassVar[str] = "strong"
+
+
+@dataclass(frozen=True)
+class Code:
+    """Inline code: names, flags, paths, prompts."""
+
+    text: str
+    kind: ClassVar[str] = "code"
+
+
+Span = str | Strong | Code
+Text = Span | tuple[Span, ...]
+
+
+def spans(text: Text) -> tuple[Span, ...]:
+    """Any text as a tuple of spans."""
+    return text if isinstance(text, tuple) else (text,)
+
+
+def span_kind(span: Span) -> str:
+    """``plain``, ``strong`` or ``code``; how the templates choose."""
+    return "plain" if isinstance(span, str) else span.kind
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    text: Text
+    kind: ClassVar[str] = "paragraph"
+
+
+@dataclass(frozen=True)
+class Bullets:
+    items: tuple[Text, ...]
+    kind: ClassVar[str] = "bullets"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells; the columns in ``numeric`` (from 0) are right-aligned."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[Text, ...], ...]
+    numeric: range = range(0)
+    kind: ClassVar[str] = "table"
+
+
+@dataclass(frozen=True)
+class CodeBlock:
+    text: str
+    language: str = ""
+    kind: ClassVar[str] = "code_block"
+
+
+@dataclass(frozen=True)
+class PicturePair:
+    """A baseline and a candidate picture, as paths relative to the campaign folder."""
+
+    title: str
+    baseline: str
+    candidate: str
+
+
+@dataclass(frozen=True)
+class Pictures:
+    pairs: tuple[PicturePair, ...]
+    kind: ClassVar[str] = "pictures"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One run in a :class:`Strip`: where it stands (0..1 both ways), its arm and its value in words."""
+
+    x: float
+    y: float
+    arm: str
+    title: str
+
+
+@dataclass(frozen=True)
+class Strip:
+    """The runs of one cell in the order they ran, for the eye; HTML only, its numbers are in the raw table."""
+
+    title: str
+    marks: tuple[Mark, ...]
+    low: str
+    high: str
+    kind: ClassVar[str] = "strip"
+
+
+@dataclass(frozen=True)
+class Details:
+    """Parts that are folded away until asked for."""
+
+    summary: str
+    parts: tuple[Part, ...]
+    kind: ClassVar[str] = "details"
+
+
+Part = Paragraph | Bullets | Table | CodeBlock | Pictures | Strip | Details
+
+
+@dataclass(frozen=True)
+class Section:
+    title: str
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class Document:
+    title: str
+    sections: tuple[Section, ...]
+    word: str = ""
+    """The campaign's word, for the colour of the HTML banner; never the only carrier of it."""
+
+
+def bullets(items: Iterable[Text]) -> tuple[Part, ...]:
+    """A list, or nothing when there are no items."""
+    found = tuple(items)
+    return (Bullets(found),) if found else ()

@@ -1,0 +1,62 @@
+"""Escaping for markdown: nothing that a prompt, a path or a log line holds may become markup.
+
+GitHub's markdown is HTML with extras, so a character reference (``&#124;`` for ``|``) is the one escape that holds in a
+table cell, a paragraph and an HTML block alike. What can never start markup is left readable: an underscore inside a
+word, the brackets of an interval, ``~/`` at the start of a path. Fenced blocks need no escape, only a fence longer than
+any run of backticks inside.
+"""
+
+from __future__ import annotations
+
+import re
+
+_SPECIAL = re.compile(
+    r"""(?P<readable>
+      \[[−+]?[\d.]+,\ [−+]?[\d.]+\](?![\[(:])    # an interval
+    | (?<=[A-Za-z0-9])_(?=[A-Za-z0-9])            # a name_with_underscores
+    | (?<!\S)~(?=/)                               # a path in a home folder
+    ) | (?P<markup>[&<|`*_\[\]~$\\])""",
+    re.VERBOSE,
+)
+_BLOCK_START = re.compile(r"^([#>+=-]|\d+[.)](?=\s|$))")
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\u2029\ufeff\ud800-\udfff]")
+_LINE_BREAKS = re.compile(r"[\t\r\n\x0b\x0c\x85\u2028\u2029]+")
+
+
+def visible(text: str) -> str:
+    """``text`` with control and direction characters spelled out, so that no text can hide or reorder another."""
+    return _CONTROL.sub(lambda match: f"\\u{ord(match.group(0)):04x}", text)
+
+
+def markdown_text(value: object) -> str:
+    """Any value as inert text on one line, safe at the start of a paragraph and inside a table cell."""
+    line = visible(_LINE_BREAKS.sub(" ", str(value)))
+    escaped = _SPECIAL.sub(_escaped, line)
+    return _BLOCK_START.sub(lambda match: _reference(match.group(0)[0]) + match.group(0)[1:], escaped)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    markup = match["markup"]
+    return _reference(markup) if markup else match.group(0)
+
+
+def _reference(character: str) -> str:
+    return f"&#{ord(character)};"
+
+
+def markdown_code(value: object) -> str:
+    """Any value as inline code; an HTML element, because a backtick span cannot hold every text."""
+    return f"<code>{markdown_text(value)}</code>"
+
+
+def fenced(text: str, language: str = "") -> str:
+    """``text`` as a fenced code block whose fence is longer than any run of backticks inside."""
+    lines = visible_lines(text)
+    longest = max((len(run) for run in re.findall(r"`+", lines)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{lines}\n{fence}"
+
+
+def visible_lines(text: str) -> str:
+    """``text`` with its line breaks kept and every other control character spelled out."""
+    return "\n".join(visible(line.replace("\t", "    ")) for line in text.splitlines())

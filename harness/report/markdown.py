@@ -1,0 +1,49 @@
+"""``report.md``: ready to paste into a pull request, and ``raw-runs.md`` for what would not fit there."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from fuseproof.harness.analysis import CampaignAnalysis
+from fuseproof.harness.report.build import build_document, build_raw_document
+from fuseproof.harness.report.document import Document
+from fuseproof.harness.report.layout import MAIN_LAYOUTS, Layout, fits_main, fits_whole
+from fuseproof.harness.report.templates import environment
+
+
+def render_markdown(analysis: CampaignAnalysis) -> str:
+    """The whole report as GitHub markdown: main part below 6 kB, everything below 65,536 characters."""
+    layout = _main_layout(analysis)
+    text = _render(build_document(analysis, layout))
+    for smaller in (dataclasses.replace(layout, has_raw_runs=False), _bare(layout)):
+        if fits_whole(text):
+            break
+        text = _render(build_document(analysis, smaller))
+    return text
+
+
+def render_raw_runs(analysis: CampaignAnalysis) -> str:
+    """``raw-runs.md``: all runs and all statistics, whatever their length."""
+    return _render(build_raw_document(analysis))
+
+
+def moves_raw_runs(markdown: str) -> bool:
+    """Whether a rendered report refers to ``raw-runs.md``."""
+    from fuseproof.harness.report.ledger import RAW_RUNS_FILE
+
+    return f"moved to {RAW_RUNS_FILE}" in markdown
+
+
+def _main_layout(analysis: CampaignAnalysis) -> Layout:
+    """The first layout whose main part is short enough, or the smallest there is; tried without the long details."""
+    tried = (layout for layout in MAIN_LAYOUTS if fits_main(_render(build_document(analysis, _bare(layout)))))
+    return next(tried, MAIN_LAYOUTS[-1])
+
+
+def _bare(layout: Layout) -> Layout:
+    return dataclasses.replace(layout, has_raw_runs=False, has_cell_details=False)
+
+
+def _render(document: Document) -> str:
+    text = environment(is_html=False).get_template("report.md.j2").render(document=document)
+    return text.rstrip("\n") + "\n"

@@ -1,0 +1,138 @@
+"""The Output check section: each arm against itself, the arms against each other, and how far apart they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fuseproof.harness.analysis import CampaignAnalysis, CellAnalysis
+from fuseproof.harness.number_format import count
+from fuseproof.harness.output_check import LevelCount, OutputCheck
+from fuseproof.harness.report.document import (
+    Code,
+    Details,
+    Paragraph,
+    Part,
+    PicturePair,
+    Pictures,
+    Section,
+    Strong,
+    Table,
+    Text,
+    bullets,
+)
+from fuseproof.harness.report.layout import Layout
+from fuseproof.harness.report.overview import notable_cells
+from fuseproof.harness.runs import ARMS
+from fuseproof.harness.sentences import pair_text, reason_text
+
+HEAD = ("Workload", "Baseline runs", "Candidate runs", "File", "Pixels", "Raw array", "Contract")
+LEGEND = "Counts are outputs equal to the first baseline output of their request, over all runs of both arms."
+MOST_VIOLATIONS = 4
+MOST_HASHES_OF_CELL = 8
+MOST_HASHES = 200
+
+
+def output_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
+    """Determinism within each arm first, then equality at three levels, then what differs.
+
+    A compact layout lists only the cells with something to see.
+    """
+    compared = [cell for cell in notable_cells(analysis) if cell.outputs.decided_by is not None]
+    if not compared:
+        return Section("Output check", (Paragraph("No complete block with outputs: nothing to compare."),))
+    listed = compared if layout.shows_all_timers else [cell for cell in compared if not _is_plain(cell.outputs)]
+    shown = listed[: layout.rows]
+    parts: list[Part] = [Table(HEAD, tuple(_row(cell) for cell in shown)), Paragraph(LEGEND)] if shown else []
+    parts += bullets([problem for cell in shown for problem in _problems(cell)][: layout.rows + MOST_VIOLATIONS])
+    parts += _rest(compared, shown)
+    parts += _pictures(compared[: layout.rows])
+    if layout.has_cell_details:
+        parts += _hashes(analysis)
+    return Section("Output check", tuple(parts))
+
+
+def _is_plain(outputs: OutputCheck) -> bool:
+    return outputs.status == "identical" and outputs.keeps_contract
+
+
+def _rest(compared: Sequence[CellAnalysis], shown: Sequence[CellAnalysis]) -> list[Part]:
+    """The cells that are not listed, counted."""
+    rest = [cell for cell in compared if cell not in shown]
+    plain = sum(_is_plain(cell.outputs) for cell in rest)
+    sentences = []
+    if plain:
+        sentences.append(f"{count(plain, 'more cell')}: both arms deterministic, outputs identical, contract holds.")
+    if len(rest) > plain:
+        sentences.append(f"{count(len(rest) - plain, 'more cell')} with differences in report.html and report.json.")
+    return [Paragraph(" ".join(sentences))] if sentences else []
+
+
+def _row(cell: CellAnalysis) -> tuple[Text, ...]:
+    outputs = cell.outputs
+    by_level = {found.level: found for found in outputs.levels}
+    arms = [
+        f"deterministic ({count(arm.runs, 'run')})"
+        if arm.is_deterministic
+        else Strong(f"NON-DETERMINISTIC ({arm.distinct} outputs in {count(arm.runs, 'run')})")
+        for arm in outputs.determinism
+    ]
+    levels = [_level_text(by_level.get(level)) for level in ("file", "pixels", "raw")]
+    return (cell.name, *arms, *levels, _contract_text(outputs))
+
+
+def _contract_text(outputs: OutputCheck) -> Text:
+    if outputs.degenerate:
+        return Strong(f"{outputs.contract}: PROVES NOTHING")
+    return f"{outputs.contract}: holds" if outputs.keeps_contract else Strong(f"{outputs.contract}: NOT MET")
+
+
+def _level_text(found: LevelCount | None) -> str:
+    if found is None:
+        return "not recorded"
+    equal, total = found.baseline_equal + found.candidate_equal, found.baseline_total + found.candidate_total
+    return f"{equal} of {total}"
+
+
+def _problems(cell: CellAnalysis) -> list[Text]:
+    outputs = cell.outputs
+    found = list(outputs.violations[:MOST_VIOLATIONS])
+    if len(outputs.violations) > MOST_VIOLATIONS:
+        found.append(f"{len(outputs.violations) - MOST_VIOLATIONS} more ways in which the contract is not met")
+    if outputs.worst is not None:
+        found.append(f"worst case {pair_text(outputs.worst)}{_variant(outputs)}")
+    if outputs.omitted_pairs:
+        found.append(f"{outputs.omitted_pairs} further pairs were not compared")
+    found += [reason_text(warning) for warning in outputs.warnings]
+    return [(Strong(cell.name), f": {text}") for text in found]
+
+
+def _variant(outputs: OutputCheck) -> str:
+    """How SSIM was computed: without it the number cannot be compared with anyone else's."""
+    comparison = outputs.worst.comparison if outputs.worst else None
+    return f" (SSIM: {comparison.ssim_variant})" if comparison is not None and comparison.ssim_variant else ""
+
+
+def _pictures(cells: Sequence[CellAnalysis]) -> list[Part]:
+    pairs = tuple(pair for cell in cells if (pair := _picture_pair(cell)) is not None)
+    return [Details("Pictures", (Pictures(pairs),))] if pairs else []
+
+
+def _picture_pair(cell: CellAnalysis) -> PicturePair | None:
+    """The worst differing pair, else the first output of each arm."""
+    if cell.outputs.worst is not None:
+        return PicturePair(cell.name, cell.outputs.worst.baseline, cell.outputs.worst.candidate)
+    firsts = [cell.runs.of_arm(arm)[0].record for arm in ARMS if cell.runs.of_arm(arm)]
+    if len(firsts) < len(ARMS) or not all(record.outputs for record in firsts):
+        return None
+    baseline, candidate = (f"{record.directory}/{record.outputs[0].path}" for record in firsts)
+    return PicturePair(cell.name, baseline, candidate)
+
+
+def _hashes(analysis: CampaignAnalysis) -> list[Part]:
+    rows: list[tuple[Text, ...]] = [
+        (cell.name, str(index + 1), str(cell.outputs.decided_by), Code(hash_))
+        for cell in analysis.cells
+        for index, hash_ in enumerate(cell.outputs.hashes[:MOST_HASHES_OF_CELL])
+    ]
+    head = ("Workload", "Output", "Level", "SHA-256 of the first baseline run")
+    return [Details("Hashes", (Table(head, tuple(rows[:MOST_HASHES])),))] if rows else []

@@ -1,0 +1,204 @@
+"""The first and the last sections of a report: Summary, Setup, Reproduce."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fuseproof.harness.analysis import CampaignAnalysis, CellAnalysis
+from fuseproof.harness.number_format import count, number, shortened
+from fuseproof.harness.report.document import Bullets, Code, CodeBlock, Paragraph, Part, Section, Strong, Table, Text
+from fuseproof.harness.report.layout import Layout
+from fuseproof.harness.report.privacy import clean_arguments
+from fuseproof.harness.runs import Run
+from fuseproof.harness.sentences import memory_line, outputs_line, standing_notes, verdict_line, word_counts
+from fuseproof.harness.verdict import Word
+from fuseproof.schedules.plan import Arm
+
+NOTABLE_FIRST = (Word.INVALID, Word.SLOWER, Word.INCONCLUSIVE, Word.FASTER, Word.SAME)
+MOST_SUMMARY_CELLS = 3
+NAMED_LIBRARIES = ("torch", "triton", "diffusers", "transformers")
+REQUEST_KEYS = (
+    ("width", "width"),
+    ("height", "height"),
+    ("num_inference_steps", "steps"),
+    ("guidance_scale", "guidance"),
+    ("seed", "seed"),
+    ("num_frames", "frames"),
+)
+RUN_KEYS = (
+    ("backend_used", "backend"),
+    ("dtype", "dtype"),
+    ("device", "device"),
+    ("attention_backend", "attention"),
+    ("enable_torch_compile", "torch.compile"),
+    ("warmup_mode", "warm-up"),
+    ("warmup_steps", "warm-up steps"),
+)
+
+
+def notable_cells(analysis: CampaignAnalysis) -> list[CellAnalysis]:
+    """The cells, those that need a reader's attention first; stable, so that plan order decides among equals."""
+    return sorted(analysis.cells, key=lambda cell: (cell.outputs.keeps_contract, NOTABLE_FIRST.index(cell.word)))
+
+
+def summary_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
+    """The verdict with its interval, outputs and memory in a line each, and what holds for the whole campaign."""
+    if len(analysis.cells) == 1:
+        cell = analysis.cells[0]
+        rest = verdict_line(cell).removeprefix(f"{cell.word.value}: ")
+        parts: tuple[Part, ...] = (
+            Paragraph((Strong(cell.word.value), f" · {rest}")),
+            Bullets((outputs_line(cell.outputs), memory_line(cell.memory))),
+        )
+    else:
+        parts = _many_cells_summary(analysis, layout)
+    notes = tuple(f"Note: {note}." for note in standing_notes(analysis))
+    return Section("Summary", (*parts, Bullets(notes)) if notes else parts)
+
+
+def _many_cells_summary(analysis: CampaignAnalysis, layout: Layout) -> tuple[Part, ...]:
+    cells = analysis.cells
+    shown = notable_cells(analysis)[: min(MOST_SUMMARY_CELLS, layout.rows)]
+    lines: list[Text] = [_cell_line(cell) for cell in shown]
+    kept = sum(cell.outputs.keeps_contract for cell in cells)
+    compared = sum(cell.outputs.decided_by is not None for cell in cells)
+    identical = sum(cell.outputs.status == "identical" for cell in cells)
+    lines.append(
+        f"Outputs: {identical} of {compared} compared cells identical; contracts hold in {kept} of {len(cells)}."
+    )
+    moved = [cell for cell in cells if cell.memory.agreement not in ("unchanged", "unknown")]
+    lines.append(f"Memory: unchanged or unknown in {len(cells) - len(moved)} of {len(cells)} cells.")
+    lead = Paragraph((Strong(word_counts(analysis)), f" in {count(len(cells), 'cell')}."))
+    return (lead, Bullets(tuple(lines)))
+
+
+def _cell_line(cell: CellAnalysis) -> Text:
+    return (Strong(cell.word.value), f" · {shortened(verdict_line(cell).removeprefix(f'{cell.word.value}: '), 400)}")
+
+
+def setup_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
+    """Arms side by side, the workloads, the machine, the protocol."""
+    plan = analysis.plan
+    arms = (plan.arms.baseline, plan.arms.candidate)
+    limit = layout.text_characters
+    rows: list[tuple[Text, ...]] = [
+        ("Name", *(shortened(arm.name, limit) for arm in arms)),
+        ("Command", *(Code(shortened(_arm_text(arm), 2 * limit)) for arm in arms)),
+    ]
+    if any(arm.env for arm in arms):
+        rows.append(("Environment", *(Code(shortened(_assignments(arm.env), limit)) for arm in arms)))
+    rows.append(("Commit", *(_commits(analysis, letter) for letter in ("A", "B"))))
+    items: list[Text] = [_workload(cell, limit) for cell in analysis.cells[: layout.workloads]]
+    hidden = len(analysis.cells) - len(items)
+    if hidden > 0:
+        items.append(f"… and {count(hidden, 'more workload')}; all are in campaign.json.")
+    items += [_machine(analysis.campaign.environment), _protocol(analysis)]
+    return Section("Setup", (Table(("", "Baseline (A)", "Candidate (B)"), tuple(rows)), Bullets(tuple(items))))
+
+
+def _arm_text(arm: Arm) -> str:
+    return arm.command if arm.command is not None else f"fuseproof generate {arm.flags}".strip()
+
+
+def _assignments(variables: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={shlex.quote(value)}" for name, value in sorted(variables.items()))
+
+
+def _commits(analysis: CampaignAnalysis, arm: str) -> Text:
+    found = dict.fromkeys(
+        commit
+        for cell in analysis.cells
+        for letter, commits in cell.equal_work.commits
+        if letter == arm
+        for commit in commits
+    )
+    return Code(", ".join(found)) if found else "not recorded"
+
+
+def _workload(cell: CellAnalysis, limit: int) -> Text:
+    first = cell.runs.runs[0] if cell.runs.runs else None
+    contract = f"contract {cell.outputs.contract}"
+    if first is None or first.dump is None or not first.dump.config:
+        flags = cell.runs.cell.flags
+        shown: tuple[Any, ...] = (": ", Code(shortened(flags, 2 * limit))) if flags else ()
+        return (Strong(cell.name), *shown, f"; {contract}.")
+    prompts = first.dump.prompts
+    quoted = [Code(shortened(prompt, limit)) for prompt in prompts[:1]]
+    more = f" and {count(len(prompts) - 1, 'more prompt')}" if len(prompts) > 1 else ""
+    model = shortened(first.dump.model or "unknown model", limit)
+    facts = ", ".join([*_facts(first, REQUEST_KEYS), *_facts(first, RUN_KEYS)])
+    return (Strong(cell.name), ": ", Code(model), ", ", *quoted, f"{more}; {facts}; {contract}.")
+
+
+def _facts(run: Run, keys: Iterable[tuple[str, str]]) -> list[str]:
+    config = run.dump.config if run.dump else {}
+    return [f"{title} {_plain(config[key])}" for key, title in keys if config.get(key) is not None]
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return shortened(str(value), 60)
+
+
+def _machine(environment: Mapping[str, Any]) -> Text:
+    """The machine in one line, from whatever the description holds."""
+    processor, memory = _mapping(environment, "processor"), _mapping(environment, "memory")
+    system, libraries = _mapping(environment, "operating_system"), _mapping(environment, "libraries")
+    python_version = _mapping(environment, "python").get("version")
+    gpus = environment.get("gpus") or []
+    names = [str(gpu.get("name")) for gpu in gpus if isinstance(gpu, Mapping)] if isinstance(gpus, list) else []
+    parts = [
+        ", ".join(names) if names else "no GPU",
+        str(processor.get("model") or environment.get("cpu") or "processor unknown"),
+        f"{processor['usable_cores']} cores" if processor.get("usable_cores") else "",
+        f"{number(float(memory['total_mib']) / 1024, 1)} GiB" if memory.get("total_mib") else "",
+        " ".join(str(system[key]) for key in ("system", "release") if system.get(key)),
+        f"Python {python_version}" if python_version else "",
+        *(f"{name} {libraries[name]}" for name in NAMED_LIBRARIES if libraries.get(name)),
+    ]
+    return "Machine: " + ", ".join(part for part in parts if part) + "."
+
+
+def _mapping(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = values.get(key)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _protocol(analysis: CampaignAnalysis) -> Text:
+    plan = analysis.plan
+    orders = list(dict.fromkeys(" ".join(b.orientation for b in cell.runs.blocks) for cell in analysis.cells))
+    ran = orders[0] if len(orders) == 1 and orders[0] else f"{plan.order} order"
+    warmups = f"{count(plan.warmup_slots, 'discarded warm-up slot')} first" if plan.warmup_slots else "no warm-up slots"
+    if len(ran) > 60:
+        ran = f"{plan.order} order"
+    return (
+        f"Protocol: a fresh process for every run, {count(plan.blocks, 'planned block')} ({ran}), {warmups}; load and "
+        f"warm-up are outside the timers; primary timer {plan.primary}, minimum effect {100 * plan.min_effect:g} %, "
+        f"fuseproof {analysis.campaign.fuseproof_version}."
+    )
+
+
+def reproduce_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
+    """The campaign's own command, one run of each arm, and how to check this folder."""
+    campaign = analysis.campaign
+    limit = 12 * layout.text_characters
+    lines = ["# the whole campaign", _command(campaign.command, {}, limit)]
+    first = next((cell for cell in analysis.cells if cell.runs.slots), None)
+    for arm, word in (("A", "baseline"), ("B", "candidate")):
+        slots = [slot for slot in (first.runs.slots if first else ()) if slot.arm == arm and slot.command]
+        if slots:
+            lines += [
+                f"# one {word} run ({slots[0].id})",
+                _command(slots[0].command, slots[0].environment_overrides, limit),
+            ]
+    lines += ["# in the campaign folder", "sha256sum --check --quiet SHA256SUMS", "fuseproof report . --check"]
+    return Section("Reproduce", (CodeBlock("\n".join(lines), "bash"),))
+
+
+def _command(arguments: Iterable[str], overrides: Mapping[str, str], limit: int) -> str:
+    words = clean_arguments(arguments)
+    text = " ".join(filter(None, [_assignments(overrides), shlex.join(words)]))
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text):,} characters; all of it is in campaign.json)"

@@ -1,0 +1,236 @@
+"""The Result section: verdicts, blocks in the form pull requests know, statistics, and which code ran."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fuseproof.harness.analysis import CampaignAnalysis, CellAnalysis
+from fuseproof.harness.fastpath_proof import SiteCounts
+from fuseproof.harness.metrics import TITLES, MetricResult, seconds_of
+from fuseproof.harness.number_format import MISSING, count, interval, number, percent, seconds, shortened
+from fuseproof.harness.report.document import (
+    Code,
+    Details,
+    Mark,
+    Paragraph,
+    Part,
+    Section,
+    Strip,
+    Strong,
+    Table,
+    Text,
+)
+from fuseproof.harness.report.layout import Layout
+from fuseproof.harness.report.overview import notable_cells
+from fuseproof.harness.sentences import percent_text
+from fuseproof.harness.statistics import Comparison
+
+LEGEND = (
+    "Reduction = 1 − candidate/baseline: positive is less time, negative is more. Mean form from arithmetic means, all "
+    "runs kept; the verdict rests on the log-ratio form with its interval. F: largest spread of two runs of one arm."
+)
+ASSUMPTION = (
+    "Assumed, since two blocks cannot test it: the effect does not change from block to block by more than the runs "
+    "scatter. The verdict from two blocks rests on the normal-theory interval."
+)
+RESULT_HEAD = (
+    "Workload",
+    "Timer",
+    "Baseline → candidate, s (mean reduction)",
+    "Reduction, 95 % interval",
+    "Pair median",
+    "Noise floor F",
+    "Verdict",
+)
+STATISTICS_HEAD = (
+    "Workload",
+    "Timer",
+    "Reduction %",
+    "Interval",
+    "Interval used",
+    "df",
+    "Mean form",
+    "Pair median",
+    "Median of arms",
+    "Minimum of arms",
+    "Scatter s",
+    "F",
+    "F median",
+    "Drift per slot, by block",
+    "Arms separated",
+    "Smallest detectable",
+)
+SITES_HEAD = (
+    "Workload",
+    "Site",
+    "Baseline: state, fused / eager calls",
+    "Candidate: state, fused / eager calls",
+    "Reason",
+)
+MOST_DRIFTS = 8
+
+
+def result_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
+    """The table of verdicts, primary timer first; blocks, statistics and fast paths below it."""
+    cells = notable_cells(analysis) if len(analysis.cells) > layout.rows else list(analysis.cells)
+    shown = cells[: layout.rows]
+    parts: list[Part] = [_result_table(shown, layout)]
+    if len(cells) > len(shown):
+        parts.append(Paragraph(f"{count(len(cells) - len(shown), 'more cell')} in report.html and report.json."))
+    if layout.shows_blocks:
+        parts += _block_table(shown)
+    parts.append(Paragraph(LEGEND))
+    parts += [strip for cell in shown if (strip := _strip(cell)) is not None]
+    if layout.has_cell_details:
+        parts += statistics_details(analysis)
+    parts += _fastpath_parts(analysis, layout)
+    return Section("Result", tuple(parts))
+
+
+def _result_table(cells: Sequence[CellAnalysis], layout: Layout) -> Table:
+    rows: list[tuple[Text, ...]] = []
+    for cell in cells:
+        if not cell.metrics:
+            rows.append(_wordless_row(cell))
+            continue
+        metrics = cell.metrics if layout.shows_all_timers else cell.metrics[:1]
+        rows += [_metric_row(cell.name if metric.is_primary else "", metric) for metric in metrics]
+    return Table(RESULT_HEAD, tuple(rows), numeric=range(2, 6))
+
+
+def _wordless_row(cell: CellAnalysis) -> tuple[Text, ...]:
+    """A cell without a ratio: the codes say why."""
+    codes = ", ".join(dict.fromkeys(reason.code for reason in cell.verdict.reasons))
+    return (cell.name, *[MISSING] * (len(RESULT_HEAD) - 2), Strong(f"{cell.word.value} ({codes})"))
+
+
+def _metric_row(name: str, metric: MetricResult) -> tuple[Text, ...]:
+    title: Text = (Strong(metric.title), " (primary)") if metric.is_primary else metric.title
+    if metric.verdict is None or metric.verdict.comparison is None:
+        return (name, title, MISSING, MISSING, MISSING, MISSING, f"n/a: {metric.note}")
+    comparison, word = metric.verdict.comparison, metric.verdict.word.value
+    codes = f" ({metric.verdict.headline.code})" if metric.verdict.headline else ""
+    return (
+        name,
+        title,
+        _means(comparison.baseline.mean_s, comparison.candidate.mean_s, comparison.mean_reduction),
+        f"{_point(metric)} {interval(*comparison.interval)}",
+        percent(comparison.pair_median_reduction),
+        percent(comparison.noise_floor),
+        Strong(f"{word}{codes}") if metric.is_primary else f"{word}{codes}",
+    )
+
+
+def _point(metric: MetricResult) -> str:
+    """The point estimate, except where means and medians disagree: then only the interval is quoted."""
+    verdict = metric.verdict
+    if verdict is None or verdict.comparison is None:
+        return MISSING
+    if any(warning.code == "MEAN_MEDIAN_DISAGREE" for warning in verdict.warnings):
+        return "not quoted,"
+    return percent_text(verdict.comparison.reduction)
+
+
+def _means(baseline_s: float, candidate_s: float, reduction: float) -> str:
+    return f"{seconds(baseline_s)} → {seconds(candidate_s)} ({percent(reduction)})"
+
+
+def _block_table(cells: Sequence[CellAnalysis]) -> list[Part]:
+    """One row a block, one column a timer: the form pull requests know."""
+    judged = [cell for cell in cells if cell.metrics]
+    recorded = {metric.name for cell in judged for metric in cell.metrics if metric.verdict is not None}
+    names = [name for name in TITLES if name in recorded]
+    rows: list[tuple[Text, ...]] = []
+    for cell in judged:
+        comparisons = {metric.name: metric.verdict.comparison for metric in cell.metrics if metric.verdict is not None}
+        for index, block in enumerate(cell.runs.blocks):
+            times = [_block_cell(comparisons.get(name), index) for name in names]
+            rows.append((f"{cell.name}-r{block.number}", block.orientation, *times))
+    head = ("Workload / block", "Order", *(TITLES[name] for name in names))
+    return [Table(head, tuple(rows), numeric=range(2, len(head)))] if rows else []
+
+
+def _block_cell(comparison: Comparison | None, index: int) -> str:
+    if comparison is None:
+        return MISSING
+    block = comparison.blocks[index]
+    return _means(block.baseline_mean_s, block.candidate_mean_s, block.mean_reduction)
+
+
+def _strip(cell: CellAnalysis) -> Strip | None:
+    """The primary times in the order the runs ran."""
+    primary = cell.primary
+    if primary is None or primary.verdict is None:
+        return None
+    times = [(run, seconds_of(run, primary.name) or 0.0) for run in cell.runs.runs]
+    low, high = min(time for _, time in times), max(time for _, time in times)
+    span = (high - low) or 1.0
+    last = max(1, len(times) - 1)
+    marks = []
+    for index, (run, time) in enumerate(times):
+        title = f"{run.record.id}: {seconds(time)} s"
+        marks.append(Mark(round(index / last, 4), round((time - low) / span, 4), run.record.arm, title))
+    return Strip(f"{cell.name}, {primary.title}", tuple(marks), f"{seconds(low)} s", f"{seconds(high)} s")
+
+
+def statistics_details(analysis: CampaignAnalysis) -> list[Part]:
+    """Every number behind the verdicts, folded away."""
+    rows = [
+        _statistics_row(cell.name, metric.title, metric.verdict.comparison)
+        for cell in analysis.cells
+        for metric in cell.metrics
+        if metric.verdict is not None and metric.verdict.comparison is not None
+    ]
+    if not rows:
+        return []
+    table = Table(STATISTICS_HEAD, tuple(rows), numeric=range(2, len(STATISTICS_HEAD)))
+    return [Details("Statistics", (table, Paragraph(ASSUMPTION)))]
+
+
+def _statistics_row(name: str, title: str, comparison: Comparison) -> tuple[Text, ...]:
+    detectable = comparison.smallest_detectable_effect
+    return (
+        name,
+        title,
+        number(100 * comparison.reduction, 3),
+        interval(*comparison.interval, 3),
+        interval(*comparison.interval_used, 3),
+        str(comparison.degrees_of_freedom),
+        percent(comparison.mean_reduction, 3),
+        percent(comparison.pair_median_reduction, 3),
+        percent(comparison.median_reduction, 3),
+        percent(comparison.minimum_reduction, 3),
+        percent(comparison.scatter, 3),
+        percent(comparison.noise_floor),
+        percent(comparison.noise_floor_median),
+        ", ".join(percent(block.drift_per_slot, 3) for block in comparison.blocks[:MOST_DRIFTS]),
+        "yes" if comparison.arms_are_separated else "no",
+        "none" if detectable is not None and detectable >= 1 else percent(detectable),
+    )
+
+
+def _fastpath_parts(analysis: CampaignAnalysis, layout: Layout) -> list[Part]:
+    proven = [cell for cell in analysis.cells if cell.fastpaths.sites]
+    if not proven:
+        return []
+    first = proven[0].fastpaths
+    sentence = (
+        f"Fast paths ({proven[0].name}): the candidate made {first.fused_calls('B'):,} fused calls at "
+        f"{count(first.fused_sites('B'), 'site')}, the baseline {first.fused_calls('A'):,}."
+    )
+    rows: list[tuple[Text, ...]] = []
+    for cell in proven[: layout.rows]:
+        for site in cell.fastpaths.sites:
+            arms = (_site_text(site.baseline), _site_text(site.candidate))
+            rows.append((cell.name, Code(site.site), *arms, _site_reasons(site.candidate)))
+    return [Paragraph(sentence), Details("Fast paths: which code ran", (Table(SITES_HEAD, tuple(rows)),))]
+
+
+def _site_text(counts: SiteCounts | None) -> str:
+    if counts is None:
+        return "not mounted"
+    return f"{', '.join(counts.states)}, {counts.calls_fused:,} / {counts.calls_eager:,}"
+
+
+def _site_reasons(counts: SiteCounts | None) -> str:
+    return shortened("; ".join(counts.reasons), 200) if counts else ""

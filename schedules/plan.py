@@ -1,0 +1,253 @@
+"""Run plans: which cells, which two arms, how many blocks, which contract. Pure data, read from TOML.
+
+A plan says everything that decides what a campaign measures. It is stored in the campaign folder, and a campaign is
+resumed only under the plan it began with.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from fuseproof.errors import FuseproofError, UsageError
+from fuseproof.schedules.contracts import parse_contract
+
+Primary = Literal["worker", "denoise", "client"]
+DEFAULT_PLAN = "embedded"
+PLANS_FOLDER = Path(__file__).resolve().parent / "plans"
+
+_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+_NAME_RULE = "a name is 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first"
+_SLOT_FLAGS = ("--perf-dump-path", "--output-path", "--output-file-path")
+
+
+def _as_fraction(value: object) -> object:
+    """``"1%"`` and ``0.01`` are the same minimum effect."""
+    if isinstance(value, str) and value.strip().endswith("%"):
+        try:
+            return float(value.strip()[:-1]) / 100.0
+        except ValueError as error:
+            raise ValueError(f"{value!r} is no percentage; write 1% or 0.01") from error
+    return value
+
+
+Name = Annotated[str, Field(pattern=_NAME_PATTERN)]
+Fraction = Annotated[float, BeforeValidator(_as_fraction), Field(ge=0.0, lt=1.0, allow_inf_nan=False)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, serialize_by_alias=True)
+
+
+class Arm(_Strict):
+    """Baseline or candidate: flags for ``fuseproof generate``, or a command template of its own.
+
+    A command names ``{perf_dump}`` and, if it writes media, ``{output_dir}``. ``env`` is added to the slot's
+    environment; it is stored with the campaign, so it may not hold secrets.
+    """
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    flags: str = ""
+    command: str | None = None
+    env: dict[str, str] = Field(default_factory=dict)
+
+    @field_validator("flags")
+    @classmethod
+    def _are_flags(cls, text: str) -> str:
+        return _checked_flags(text)
+
+    @field_validator("command")
+    @classmethod
+    def _is_a_command(cls, text: str | None) -> str | None:
+        if text is not None and not _words(text):
+            raise ValueError("the command is empty")
+        return text
+
+    @field_validator("env")
+    @classmethod
+    def _has_proper_names(cls, env: dict[str, str]) -> dict[str, str]:
+        for key, value in env.items():
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key):
+                raise ValueError(f"{key!r} is no name of an environment variable")
+            if "\0" in value:
+                raise ValueError(f"{key} holds a NUL byte")
+        return env
+
+    @model_validator(mode="after")
+    def _is_one_kind(self) -> Arm:
+        if self.command is not None and self.flags:
+            raise ValueError("an arm has flags or a command, not both")
+        return self
+
+
+class Cell(_Strict):
+    """One workload: the request flags both arms share, and the contract its outputs must keep.
+
+    ``slot_s`` and ``slot_mib`` are hints for ``--dry-run``: about how long one slot takes and what it writes.
+    """
+
+    name: Name
+    flags: str = ""
+    contract: str = "exact"
+    slot_s: Annotated[float, Field(gt=0)] | None = None
+    slot_mib: Annotated[float, Field(gt=0)] | None = None
+
+    @field_validator("flags")
+    @classmethod
+    def _are_flags(cls, text: str) -> str:
+        return _checked_flags(text)
+
+    @field_validator("contract")
+    @classmethod
+    def _is_a_contract(cls, text: str) -> str:
+        try:
+            return str(parse_contract(text))
+        except UsageError as error:
+            raise ValueError(error.message) from error
+
+
+class Arms(_Strict):
+    baseline: Arm
+    candidate: Arm
+
+
+class Plan(_Strict):
+    """Everything that decides what a campaign measures. ``min_effect`` is a fraction; times are seconds.
+
+    ``aa`` runs the baseline as both arms on purpose, to see what the machine alone can pretend.
+    """
+
+    schema_version: Literal[1] = Field(default=1, alias="schema")
+    name: Name
+    title: str = ""
+    arms: Arms
+    cells: Annotated[tuple[Cell, ...], Field(min_length=1)]
+    blocks: Annotated[int, Field(ge=1, le=1000)] = 2
+    order: Literal["mirrored", "ABBA"] = "mirrored"
+    primary: Primary = "worker"
+    min_effect: Fraction = 0.01
+    timeout_s: Annotated[float, Field(gt=0, le=7 * 86400, allow_inf_nan=False)] = 1800.0
+    warmup_slots: Annotated[int, Field(ge=0, le=2)] = 1
+    aa: bool = False
+
+    @field_validator("cells")
+    @classmethod
+    def _has_distinct_names(cls, cells: tuple[Cell, ...]) -> tuple[Cell, ...]:
+        names = [cell.name for cell in cells]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"two cells are called {twice[0]!r}")
+        return cells
+
+    def cell(self, name: str) -> Cell:
+        """The cell called ``name``."""
+        for cell in self.cells:
+            if cell.name == name:
+                return cell
+        raise FuseproofError(f"the plan {self.name!r} has no cell {name!r}")
+
+    def arm(self, letter: str) -> Arm:
+        """The arm of a letter: A is the baseline, B the candidate."""
+        return self.arms.baseline if letter == "A" else self.arms.candidate
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as strict JSON values; ``plan_from`` reads it back."""
+        return self.model_dump(mode="json", by_alias=True)
+
+    def differences(self, other: Plan) -> list[str]:
+        """The dotted keys in which two plans differ, in the order of the plan's own keys."""
+        return _differing_keys(self.to_json(), other.to_json(), "")
+
+
+def built_in_plans() -> list[str]:
+    """The names of the plans that come with fuseproof, sorted."""
+    return sorted(path.stem for path in PLANS_FOLDER.glob("*.toml"))
+
+
+def load_plan(name_or_path: str | Path) -> Plan:
+    """A built-in plan by name, or any plan by the path of its ``.toml`` file."""
+    text = str(name_or_path)
+    if text in built_in_plans():
+        return _read_plan(PLANS_FOLDER / f"{text}.toml")
+    path = Path(name_or_path)
+    if path.suffix != ".toml" and not path.is_file():
+        raise UsageError(
+            f"plan {text!r} is neither built in ({', '.join(built_in_plans())}) nor the path of a .toml file",
+            next_step="name a built-in plan, or give the path of a plan file.",
+        )
+    return _read_plan(path)
+
+
+def plan_from(values: Mapping[str, Any], source: str) -> Plan:
+    """Check ``values`` as a plan; an error names ``source`` and the key."""
+    try:
+        return Plan.model_validate(values)
+    except ValidationError as error:
+        raise UsageError(
+            f"{source}: {_first_problem(error)}",
+            next_step="correct it; --dry-run shows what a plan would run without running it.",
+        ) from error
+
+
+def _read_plan(path: Path) -> Plan:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        cause = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UsageError(f"plan file {path} cannot be read: {cause}") from error
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"plan file {path} is not valid TOML: {error}") from error
+    return plan_from(values, f"plan file {path}")
+
+
+def _first_problem(error: ValidationError) -> str:
+    problem = error.errors()[0]
+    key = ".".join(str(part) for part in problem["loc"]) or "the plan"
+    if problem["type"] == "extra_forbidden":
+        return f"key {key} is not known"
+    if problem["type"] == "missing":
+        return f"key {key} is missing"
+    message = (
+        _NAME_RULE if problem["type"] == "string_pattern_mismatch" else problem["msg"].removeprefix("Value error, ")
+    )
+    seen = problem["input"]
+    shown = "" if isinstance(seen, (dict, list, tuple, BaseModel)) else f" (seen: {seen!r})"
+    return f"key {key}: {message[0].lower()}{message[1:]}{shown}"
+
+
+def _words(text: str) -> list[str]:
+    if "\0" in text:
+        raise ValueError("a command line cannot hold a NUL byte")
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"{str(error).lower()} in {text!r}") from error
+
+
+def _checked_flags(text: str) -> str:
+    for word in _words(text):
+        if word.split("=", 1)[0] in _SLOT_FLAGS:
+            raise ValueError(f"{word.split('=', 1)[0]} is set by every slot itself; leave it out")
+    return text.strip()
+
+
+def _differing_keys(mine: Any, theirs: Any, prefix: str) -> list[str]:
+    if isinstance(mine, dict) and isinstance(theirs, dict):
+        keys = [*mine, *(key for key in theirs if key not in mine)]
+        return [
+            found
+            for key in keys
+            for found in _differing_keys(mine.get(key), theirs.get(key), f"{prefix}.{key}" if prefix else str(key))
+        ]
+    if isinstance(mine, list) and isinstance(theirs, list) and len(mine) == len(theirs):
+        pairs = enumerate(zip(mine, theirs, strict=True))
+        return [found for index, (a, b) in pairs for found in _differing_keys(a, b, f"{prefix}.{index}")]
+    return [] if mine == theirs else [prefix]

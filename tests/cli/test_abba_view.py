@@ -1,0 +1,78 @@
+"""The live table and its silence elsewhere."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fuseproof.cli import abba_view
+from fuseproof.cli.abba_view import LiveTable, RemarksOnly, campaign_view
+from fuseproof.harness.campaign import Campaign
+from fuseproof.harness.records import Contention, SlotMemory, SlotRecord, SlotTimes
+from fuseproof.schedules.order import timed_slots, warmup_slots
+from tests.harness.fake_commands import fake_plan
+
+
+def drawn(table: LiveTable) -> str:
+    console = Console(file=io.StringIO(), width=120, color_system=None)
+    console.print(table)
+    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> LiveTable:
+    plan = fake_plan({}, {"worker_ms": 900}, title="old [b]against[/b] new", blocks=2)
+    campaign = Campaign.create(tmp_path / "c", plan, command=[], environment={}, created="2026-01-01T00:00:00+00:00")
+    view = LiveTable(Console(file=io.StringIO(), width=120))
+    view.campaign_started(campaign)
+    return view
+
+
+def test_a_table_shows_numbers_reasons_and_what_runs(table: LiveTable) -> None:
+    slots = timed_slots("cell", 1, 1, "ABBA")
+    warmup = SlotRecord.planned(warmup_slots("cell", 1, 1, "ABBA", 1)[0], "done")
+    good = SlotRecord.planned(slots[0], "done", times=SlotTimes(1.2345, 1.1), memory=SlotMemory(1300.4), wall_s=9.0)
+    busy = good.with_facts(id="cell/01-2-B", contention=Contention(0.5, True, 0.1))
+    lost = SlotRecord.planned(slots[2], "invalid", reason_code="OOM", reason="[red]out of memory")
+    for record in (warmup, good, busy, lost):
+        table.slot_finished(record)
+    table.slot_started(slots[3])
+    text = drawn(table)
+    table.close()
+    assert "old [b]against[/b] new: 0 of 2 blocks, 4 slots, at most 1 min left" in text
+    for words in (
+        "discarded",
+        "1.234",
+        "1.100",
+        "1300",
+        "disturbed by other processes",
+        "[red]out of memory",
+        "so far",
+    ):
+        assert words in text, words
+
+
+def test_a_long_campaign_shows_its_last_rows(table: LiveTable) -> None:
+    record = SlotRecord.planned(timed_slots("cell", 1, 1, "ABBA")[0], "done")
+    for number in range(100):
+        table.slot_finished(record.with_facts(id=f"cell/{number:02d}-1-A"))
+    text = drawn(table)
+    table.close()
+    assert "cell/99-1-A" in text and "cell/85-1-A" not in text
+
+
+def test_without_a_terminal_there_are_remarks_only(capfd: pytest.CaptureFixture[str]) -> None:
+    with campaign_view() as observer:
+        assert isinstance(observer, RemarksOnly)
+        observer.slot_started(timed_slots("cell", 1, 1, "ABBA")[0])
+        observer.remark("slot x was disturbed")
+    assert ("", "fuseproof: slot x was disturbed\n") == capfd.readouterr()
+
+
+def test_the_table_is_drawn_at_most_once_a_second(table: LiveTable) -> None:
+    assert abba_view.REFRESHES_PER_SECOND <= 1
+    assert table._live.refresh_per_second <= 1
+    table.close()

@@ -1,0 +1,311 @@
+"""Writes campaign folders as the harness leaves them on disk, from a few numbers, without running anything.
+
+Everything is fixed: times, clock, hashes, pictures. A slot's picture is named by an integer; equal integers are equal
+pixels and equal raw arrays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from fuseproof.schedules.order import Orientation, arms_in_order, labels_in_order, orientation
+
+SIZE = 16
+DEGENERATE_PICTURE = -1
+PROMPT = "a red panda"
+REQUEST_FLAGS = f"--model-path embedded:longcat-image --prompt {shlex.quote(PROMPT)} --width 16 --height 16 --seed 42"
+CONFIG: dict[str, Any] = {
+    "backend": "native",
+    "width": SIZE,
+    "height": SIZE,
+    "num_inference_steps": 8,
+    "guidance_scale": 4.5,
+    "seed": 42,
+    "dtype": "float32",
+    "device": "cpu",
+    "generator_device": "cpu",
+    "enable_torch_compile": False,
+    "warmup_mode": "request",
+    "warmup_steps": 1,
+    "resolved_revision": None,
+}
+ENVIRONMENT = {"os": "Linux", "cpu": "Synthetic CPU", "python": "3.12.0", "versions": {"torch": "2.13.0"}}
+
+
+@cache
+def picture_pixels(number: int) -> np.ndarray:
+    """uint8 [16, 16, 3]; picture -1 is constant, hence degenerate."""
+    if number == DEGENERATE_PICTURE:
+        return np.zeros((SIZE, SIZE, 3), dtype=np.uint8)
+    base = np.random.RandomState(7).randint(40, 200, (SIZE, SIZE, 3))
+    noise = np.random.RandomState(1000 + number).randint(-2, 3, (SIZE, SIZE, 3))
+    return (base + noise).astype(np.uint8)
+
+
+@cache
+def picture_png(number: int, compress_level: int = 1) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(picture_pixels(number)).save(buffer, format="PNG", compress_level=compress_level)
+    return buffer.getvalue()
+
+
+def _array_sha256(array: np.ndarray) -> str:
+    shape = "x".join(str(length) for length in array.shape)
+    return hashlib.sha256(f"{array.dtype}|{shape}|".encode("ascii") + array.tobytes()).hexdigest()
+
+
+@cache
+def output_record(number: int, file_name: str, raw_number: int | None) -> dict[str, Any]:
+    """One entry of ``outputs`` for picture ``number``; ``raw_number`` tells raw arrays apart (None: no raw hash)."""
+    pixels = picture_pixels(number)
+    raw = (
+        None if raw_number is None else _array_sha256(pixels.astype(np.float32) / 255 + np.float32(raw_number) / 2**20)
+    )
+    return {
+        "path": f"outputs/{file_name}",
+        "file_sha256": hashlib.sha256(picture_png(number)).hexdigest(),
+        "pixels_sha256": _array_sha256(pixels),
+        "raw_sha256": raw,
+        "latents_sha256": raw,
+        "width": SIZE,
+        "height": SIZE,
+        "frames": 1,
+        "degenerate": "constant" if number == DEGENERATE_PICTURE else None,
+    }
+
+
+@dataclass
+class Run:
+    """What one slot measured; the defaults are a healthy native run on a CPU."""
+
+    worker_s: float | None = 10.0
+    denoise_s: float | None = None
+    client_s: float | None = None
+    save_s: float | None = None
+    load_s: float | None = None
+    pictures: Sequence[int] = (1,)
+    has_raw: bool = True
+    raw_shift: int = 0
+    peak_rss_mib: float | None = 1000.0
+    peak_allocated_mib: float | None = None
+    peak_reserved_mib: float | None = None
+    state: str = "done"
+    reason_code: str | None = None
+    reason: str | None = None
+    is_busy: bool = False
+    config: Mapping[str, Any] = field(default_factory=dict)
+    prompts: Sequence[str] = (PROMPT,)
+    model: str = "embedded:longcat-image"
+    steps_recorded: int = 8
+    work: Mapping[str, Any] | None = None
+    sites: Mapping[str, Any] | None = None
+    commit: str = "N/A"
+    schema: str | None = "fuseproof.perf/1"
+    log_tail: Sequence[str] = ()
+    output_overrides: Mapping[str, Any] = field(default_factory=dict)
+    has_dump: bool = True
+
+
+class CampaignBuilder:
+    """Collects slots and writes them as a campaign folder; every method returns the builder."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        name: str = "synthetic",
+        blocks: int = 2,
+        cells: Mapping[str, Mapping[str, str]] | Sequence[str] = ("panda",),
+        baseline_flags: str = "--fastpaths=off",
+        candidate_flags: str = "--fastpaths=auto",
+        primary: str = "worker",
+        min_effect: float = 0.01,
+        order: str = "mirrored",
+        status: str = "complete",
+        environment: Mapping[str, Any] | None = None,
+        command: Sequence[str] = ("fuseproof", "abba", "synthetic"),
+    ) -> None:
+        self.directory = directory
+        self.order = order
+        self.status = status
+        self.name = name
+        self.environment = dict(ENVIRONMENT if environment is None else environment)
+        self.command = list(command)
+        named = cells if isinstance(cells, Mapping) else {cell: {} for cell in cells}
+        self.plan = {
+            "schema": 1,
+            "name": name,
+            "title": "A synthetic campaign",
+            "arms": {
+                "baseline": {"name": "baseline", "flags": baseline_flags, "command": None, "env": {}},
+                "candidate": {"name": "candidate", "flags": candidate_flags, "command": None, "env": {}},
+            },
+            "cells": [
+                {"name": cell, "flags": REQUEST_FLAGS, "contract": "exact", **more} for cell, more in named.items()
+            ],
+            "blocks": blocks,
+            "order": order,
+            "primary": primary,
+            "min_effect": min_effect,
+            "timeout_s": 60.0,
+            "warmup_slots": 0,
+        }
+        self.slots: list[dict[str, Any]] = []
+        self._clock_s = 0.0
+
+    def block(
+        self,
+        runs: Sequence[Run],
+        *,
+        cell: str = "panda",
+        block: int = 1,
+        attempt: int = 1,
+        direction: Orientation | None = None,
+        positions: Sequence[int] = (1, 2, 3, 4),
+    ) -> CampaignBuilder:
+        """Slots of one attempt at a block, in slot order; fewer than four runs make an unfinished block."""
+        way = orientation(block - 1, self.order) if direction is None else direction
+        for position, run in zip(positions, runs, strict=False):
+            arm, label = arms_in_order(way)[position - 1], labels_in_order(way)[position - 1]
+            self._slot(run, cell, block, attempt, position, arm, label, way, "timed")
+        return self
+
+    def blocks(self, worker: Sequence[Sequence[float]], *, cell: str = "panda", **more: Any) -> CampaignBuilder:
+        """Blocks from rows of worker seconds in slot order; ``more`` is passed to every run."""
+        for index, row in enumerate(worker):
+            self.block([Run(worker_s=seconds, **more) for seconds in row], cell=cell, block=index + 1)
+        return self
+
+    def warmup(self, run: Run, *, cell: str = "panda", block: int = 1, arm: str = "A") -> CampaignBuilder:
+        way = orientation(block - 1, self.order)
+        self._slot(run, cell, block, 1, 0, arm, f"warm-up {arm}", way, "warmup")
+        return self
+
+    def _slot(
+        self, run: Run, cell: str, block: int, attempt: int, position: int, arm: str, label: str, way: str, kind: str
+    ) -> None:
+        suffix = "" if attempt == 1 else f".{attempt}"
+        identity = f"{cell}/{block:02d}{suffix}-{position}-{arm}"
+        folder = self.directory / "slots" / identity
+        (folder / "outputs").mkdir(parents=True)
+        started = self._clock_s
+        self._clock_s += 20.0
+        result = {
+            "schema": "fuseproof.slot/1",
+            "id": identity,
+            "cell": cell,
+            "block": block,
+            "attempt": attempt,
+            "position": position,
+            "arm": arm,
+            "label": label,
+            "orientation": way,
+            "kind": kind,
+            "state": run.state,
+            "reason_code": run.reason_code,
+            "reason": run.reason,
+            "command": ["/opt/venv/bin/python", "-m", "fuseproof", "generate", *shlex.split(REQUEST_FLAGS),
+                        "--perf-dump-path", f"{folder.resolve()}/perf.json"],
+            "environment_overrides": {"OMP_NUM_THREADS": "1"},
+            "started": "2026-01-01T00:00:00+00:00",
+            "ended": "2026-01-01T00:00:20+00:00",
+            "started_monotonic_s": started,
+            "ended_monotonic_s": started + 19.0,
+            "wall_s": 19.0,
+            "returncode": 0 if run.state == "done" else 1,
+            "times": {
+                "worker_s": run.worker_s,
+                "denoise_s": run.denoise_s,
+                "client_s": run.client_s,
+                "save_s": run.save_s,
+                "load_s": run.load_s,
+                "warmup_s": None,
+                "compile_s": None,
+            },
+            "memory": {
+                "peak_rss_mib": run.peak_rss_mib,
+                "peak_allocated_mib": run.peak_allocated_mib,
+                "peak_reserved_mib": run.peak_reserved_mib,
+                "load_peak_mib": None,
+                "warmup_peak_mib": None,
+            },
+            "outputs": self._outputs(run, folder) if run.state == "done" else [],
+            "contention": {
+                "other_cpu_share": 0.8 if run.is_busy else 0.01,
+                "busy": run.is_busy,
+                "threshold": 0.1,
+                "worst": [{"name": "cc1plus", "cpu_share": 0.8}] if run.is_busy else [],
+            },
+            "work": run.work,
+            "fastpaths": None if run.sites is None else {"requested": "auto", "sites": run.sites},
+            "log_tail": list(run.log_tail),
+        }  # fmt: skip
+        (folder / "result.json").write_text(json.dumps(result, indent=1), encoding="utf-8")
+        if run.has_dump and run.state == "done":
+            (folder / "perf.json").write_text(json.dumps(self._dump(run), indent=1), encoding="utf-8")
+        (folder / "stdout.log").write_text("", encoding="utf-8")
+        keys = "id cell block attempt position arm label orientation kind state reason_code"
+        self.slots.append({key: result[key] for key in keys.split()} | {"directory": f"slots/{identity}"})
+
+    def _outputs(self, run: Run, folder: Path) -> list[dict[str, Any]]:
+        records = []
+        for index, number in enumerate(run.pictures):
+            name = f"image-{index}.png"
+            (folder / "outputs" / name).write_bytes(picture_png(number))
+            raw_number = number + run.raw_shift if run.has_raw else None
+            records.append(output_record(number, name, raw_number) | dict(run.output_overrides))
+        return records
+
+    def _dump(self, run: Run) -> dict[str, Any]:
+        worker_ms = (run.worker_s or 1.0) * 1000.0
+        step_ms = worker_ms / 2 / max(1, run.steps_recorded)
+        steps = [{"step": step, "duration_ms": step_ms} for step in range(run.steps_recorded)]
+        dump: dict[str, Any] = {
+            "timestamp": "2026-01-01T00:00:00+00:00",
+            "request_id": "0",
+            "commit_hash": run.commit,
+            "tag": "cli_generate",
+            "total_duration_ms": worker_ms,
+            "steps": [{"name": "DenoisingStage", "duration_ms": worker_ms / 2}],
+            "denoise_steps_ms": steps,
+            "memory_checkpoints": {},
+            "meta": {"prompt": list(run.prompts), "model": run.model},
+        }
+        if run.schema is not None:
+            dump |= {"schema": run.schema, "config": CONFIG | dict(run.config), "timers": {"worker_ms": worker_ms}}
+            dump |= {
+                "requests": [],
+                "outputs": [],
+                "fastpaths": {"sites": run.sites or {}},
+                "graphs": {},
+                "warnings": [],
+            }
+        return dump
+
+    def write(self) -> Path:
+        """Write campaign.json and return the folder."""
+        campaign = {
+            "schema": "fuseproof.campaign/1",
+            "name": self.name,
+            "created": "2026-01-01T00:00:00+00:00",
+            "fuseproof_version": "0.1.0",
+            "status": self.status,
+            "command": self.command,
+            "plan": self.plan,
+            "environment": self.environment,
+            "slots": self.slots,
+        }
+        self.directory.mkdir(parents=True, exist_ok=True)
+        (self.directory / "campaign.json").write_text(json.dumps(campaign, indent=1), encoding="utf-8")
+        return self.directory

@@ -1,0 +1,170 @@
+"""Unequal work has no ratio; a difference that the arms declare is the experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fuseproof.harness.analysis import CampaignAnalysis, analyse
+from fuseproof.harness.campaign import Campaign
+from fuseproof.harness.equal_work import declared_settings
+from fuseproof.harness.report import render_markdown
+from fuseproof.harness.verdict import Word
+from fuseproof.schedules.plan import Arm
+from tests.harness.campaign_builder import CampaignBuilder, Run
+
+TIMES = {"A": 10.0, "B": 9.5}
+
+
+def campaign(
+    folder: Path, baseline: Mapping[str, Any], candidate: Mapping[str, Any], **plan: Any
+) -> CampaignAnalysis:
+    """Two blocks whose runs differ by arm in the given Run fields."""
+    builder = CampaignBuilder(folder / "c", **plan)
+    fields = {"A": baseline, "B": candidate}
+    for index, way in enumerate(("ABBA", "BAAB")):
+        builder.block([Run(**({"worker_s": TIMES[arm]} | dict(fields[arm]))) for arm in way], block=index + 1)
+    return analyse(Campaign.open(builder.write()))
+
+
+@pytest.mark.parametrize(
+    ("candidate", "expected"),
+    [
+        pytest.param({"config": {"num_inference_steps": 4}}, "num_inference_steps: 8 against 4", id="steps asked"),
+        pytest.param({"steps_recorded": 4}, "denoise steps: 8 against 4", id="steps recorded"),
+        pytest.param({"config": {"width": 32}}, "width: 16 against 32", id="size"),
+        pytest.param({"config": {"seed": 1}}, "seed: 42 against 1", id="seed"),
+        pytest.param({"config": {"guidance_scale": 1.0}}, "guidance_scale: 4.5 against 1.0", id="guidance"),
+        pytest.param({"prompts": ("a fox",)}, "prompt:", id="prompt"),
+        pytest.param({"model": "other/model"}, "model: embedded:longcat-image against other/model", id="model"),
+        pytest.param({"config": {"warmup_steps": 50}}, "warmup_steps: 1 against 50", id="warm-up depth"),
+        pytest.param({"config": {"dtype": "bfloat16"}}, "dtype: float32 against bfloat16", id="dtype, undeclared"),
+        pytest.param({"config": {"backend": "diffusers"}}, "backend: native against diffusers", id="backend, undeclared"),
+        pytest.param(
+            {"config": {"enable_torch_compile": True}}, "enable_torch_compile: false against true", id="compile, undeclared"
+        ),
+        pytest.param({"output_overrides": {"width": 32}}, "geometry", id="size made"),
+        pytest.param({"pictures": (1, 2)}, "number of outputs: 1 against 2", id="outputs made"),
+        pytest.param({"worker_s": 0.5}, "excessive speed-up", id="twenty times faster"),
+    ],
+)
+def test_undeclared_difference_is_invalid_and_prints_no_ratio(
+    tmp_path: Path, candidate: dict[str, Any], expected: str
+) -> None:
+    analysis = campaign(tmp_path, {}, candidate)
+    (cell,) = analysis.cells
+    assert Word.INVALID is cell.word
+    assert expected in " ".join(cell.equal_work.differences)
+    assert 6 == analysis.exit_code()
+    assert cell.verdict.comparison is None
+    text = render_markdown(analysis)
+    assert "×" not in text and "latency" not in text
+    assert "UNEQUAL_WORK" in text
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        pytest.param({"transformer_calls": 16, "transformer_tokens": 4096}, id="half the calls"),
+        pytest.param({"transformer_calls": 32, "transformer_tokens": 2048}, id="half the tokens"),
+    ],
+)
+def test_half_of_the_transformer_work_is_invalid(tmp_path: Path, work: dict[str, int]) -> None:
+    analysis = campaign(tmp_path, {"work": {"transformer_calls": 32, "transformer_tokens": 4096}}, {"work": work})
+    assert 6 == analysis.exit_code()
+    assert "transformer" in analysis.cells[0].equal_work.differences[0]
+
+
+def test_model_content_must_agree(tmp_path: Path) -> None:
+    analysis = campaign(
+        tmp_path, {"config": {"model_sha256": "a" * 64}}, {"config": {"model_sha256": "b" * 64}}
+    )
+    assert 6 == analysis.exit_code()
+
+
+@pytest.mark.parametrize(
+    ("setting", "values", "flags"),
+    [
+        pytest.param("backend", ("diffusers", "native"), ("--backend diffusers", "--backend native"), id="backend"),
+        pytest.param("dtype", ("float32", "bfloat16"), ("", "--dtype=bfloat16"), id="dtype"),
+        pytest.param("enable_torch_compile", (False, True), ("", "--enable-torch-compile"), id="compile"),
+    ],
+)
+def test_declared_difference_is_the_experiment(
+    tmp_path: Path, setting: str, values: tuple[Any, Any], flags: tuple[str, str]
+) -> None:
+    baseline, candidate = ({"config": {setting: value}} for value in values)
+    analysis = campaign(tmp_path, baseline, candidate, baseline_flags=flags[0], candidate_flags=flags[1])
+    (cell,) = analysis.cells
+    assert Word.FASTER is cell.word
+    assert setting in cell.equal_work.declared[0]
+    assert "differ by declaration" in render_markdown(analysis)
+
+
+def test_request_differences_cannot_be_declared(tmp_path: Path) -> None:
+    analysis = campaign(
+        tmp_path, {}, {"config": {"num_inference_steps": 4}}, candidate_flags="--num-inference-steps 4"
+    )
+    assert 6 == analysis.exit_code()
+
+
+def test_runs_of_one_arm_must_agree_too(tmp_path: Path) -> None:
+    builder = CampaignBuilder(tmp_path / "c", candidate_flags="--dtype bfloat16")
+    builder.block([Run(), Run(), Run(config={"dtype": "bfloat16"}), Run()])
+    analysis = analyse(Campaign.open(builder.block([Run()] * 4, block=2).write()))
+    (cell,) = analysis.cells
+    assert "among the candidate runs (panda/01-2-B, panda/01-3-B)" in cell.equal_work.differences[0]
+    assert 6 == analysis.exit_code()
+
+
+@pytest.mark.parametrize(
+    ("config", "code"),
+    [
+        pytest.param({"fallback_reason": "no native family"}, "FALLBACK", id="recorded reason"),
+        pytest.param({"backend_used": "diffusers"}, "FALLBACK", id="another backend ran"),
+        pytest.param({"enable_breakable_cuda_graph": True}, "MISSING_GRAPH", id="graphs asked for, none captured"),
+    ],
+)
+def test_broken_promise_is_invalid(tmp_path: Path, config: dict[str, Any], code: str) -> None:
+    analysis = campaign(tmp_path, {"config": config}, {"config": config})
+    (cell,) = analysis.cells
+    assert Word.INVALID is cell.word
+    assert code in {reason.code for reason in cell.verdict.reasons}
+    assert 6 == analysis.exit_code()
+
+
+def test_auto_backend_that_did_not_fall_back_is_fine(tmp_path: Path) -> None:
+    config = {"backend": "auto", "backend_used": "native", "fallback_reason": None}
+    assert Word.FASTER is campaign(tmp_path, {"config": config}, {"config": config}).cells[0].word
+
+
+def test_two_commits_in_one_arm_are_warned_about(tmp_path: Path) -> None:
+    builder = CampaignBuilder(tmp_path / "c")
+    for index, way in enumerate(("ABBA", "BAAB")):
+        commits = {"A": "a" * 40, "B": f"{index}" * 40}
+        builder.block([Run(worker_s=TIMES[arm], commit=commits[arm]) for arm in way], block=index + 1)
+    (cell,) = analyse(Campaign.open(builder.write())).cells
+    assert Word.FASTER is cell.word
+    assert ["COMMITS_DIFFER"] == [warning.code for warning in cell.warnings]
+    assert "the candidate runs have 2 different commits: 000000000000, 111111111111" in cell.warnings[0].detail
+
+
+def test_foreign_dumps_without_config_say_what_was_not_checked(tmp_path: Path) -> None:
+    (cell,) = campaign(tmp_path, {"schema": None}, {"schema": None}).cells
+    assert Word.FASTER is cell.word
+    assert {"seed", "guidance scale"} <= set(cell.equal_work.unchecked)
+
+
+@pytest.mark.parametrize(
+    ("arm", "expected"),
+    [
+        pytest.param(Arm(name="a", flags="--dtype=bfloat16 --fastpaths off"), {"dtype", "fastpaths"}, id="flags"),
+        pytest.param(Arm(name="a", command="run --backend native {perf_dump}"), {"backend"}, id="command"),
+        pytest.param(Arm(name="a"), set(), id="nothing"),
+    ],
+)
+def test_declared_settings(arm: Arm, expected: set[str]) -> None:
+    assert expected == declared_settings(arm)

@@ -1,0 +1,134 @@
+"""From a dump to the numbers of a slot."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fuseproof.harness.evidence import EvidenceError, check_ending, collect, collect_dump, log_tail
+from fuseproof.harness.processes import ProcessEnd
+from fuseproof.harness.records import SlotMemory, SlotTimes
+from tests.harness.fake_arm import write_png
+
+SGLANG = {
+    "timestamp": "2099-01-02T03:04:05+00:00",
+    "total_duration_ms": 8000.0,
+    "steps": [{"name": "DenoisingStage", "duration_ms": 7000.0}],
+    "denoise_steps_ms": [{"step": 0, "duration_ms": 3500.0}, {"step": 1, "duration_ms": 3500.0}],
+    "memory_checkpoints": {
+        "load_peak": {"peak_allocated_mb": 30.0, "peak_reserved_mb": 31.0},
+        "after_forward": {"peak_allocated_mb": 40.0, "peak_reserved_mb": 50.0, "peak_host_anon_mb": 0.0},
+    },
+    "meta": {"prompt": "a lamp", "model": "org/name"},
+}
+TWO_REQUESTS = {
+    "timers": {"worker_ms": 300.0, "denoise_ms": 200.0, "client_ms": 320.0, "save_ms": 20.0},
+    "config": {"warmup_mode": "request", "warmup_steps": 1},
+    "requests": [
+        {"work": {"transformer_calls": 8, "transformer_tokens": 100}, "denoise_steps_ms": [{}, {}]},
+        {"work": {"transformer_calls": 8, "transformer_tokens": 150}, "denoise_steps_ms": [{}, {}]},
+    ],
+}
+
+
+def slot(folder: Path, **changes: Any) -> Path:
+    (folder / "outputs").mkdir()
+    dump = folder / "perf.json"
+    dump.write_text(json.dumps({**SGLANG, **changes}))
+    return dump
+
+
+def test_an_sglang_dump_gives_what_it_has(tmp_path: Path) -> None:
+    dump = collect_dump(slot(tmp_path), datetime.now(UTC))
+    found = collect(dump, tmp_path / "outputs", expects_outputs=False)
+    assert SlotTimes(worker_s=8.0, denoise_s=7.0) == found.times
+    expected = SlotMemory(peak_allocated_mib=40.0, peak_reserved_mib=50.0, load_peak_mib=30.0)
+    assert expected == found.memory
+    assert {"requests": 1, "denoise_steps": 2, "warmup_mode": None, "warmup_steps": None} == found.work
+    assert ((), None) == (found.outputs, found.fastpaths)
+
+
+def test_times_and_work_are_sums_over_the_requests(tmp_path: Path) -> None:
+    found = collect(collect_dump(slot(tmp_path, **TWO_REQUESTS), datetime.now(UTC)), tmp_path / "outputs", False)
+    assert (0.3, 0.2, 0.32, 0.02) == tuple(
+        pytest.approx(getattr(found.times, f"{name}_s")) for name in ("worker", "denoise", "client", "save")
+    )
+    work = {"requests": 2, "denoise_steps": 4, "transformer_calls": 16, "transformer_tokens": 250}
+    assert work | {"warmup_mode": "request", "warmup_steps": 1} == found.work
+
+
+def test_what_the_dump_says_of_its_outputs_is_taken_over_and_checked(tmp_path: Path) -> None:
+    stated = {"path": "outputs/image.png", "raw_sha256": "a" * 64, "latents_sha256": "b" * 64, "degenerate": "constant"}
+    dump = slot(tmp_path, outputs=[stated])
+    write_png(tmp_path / "outputs" / "image.png", 9, 8)
+    (output,) = collect(collect_dump(dump, datetime.now(UTC)), tmp_path / "outputs", True).outputs
+    assert ("a" * 64, "b" * 64, "constant") == (output.raw_sha256, output.latents_sha256, output.degenerate)
+    assert "a" * 64 == output.deepest_sha256
+
+
+@pytest.mark.parametrize(
+    ("outputs", "code", "named"),
+    [
+        pytest.param([{"path": "outputs/other.png"}], "BAD_OUTPUT", "other.png", id="missing-file"),
+        pytest.param([{"path": "../elsewhere.png"}], "BAD_OUTPUT", "elsewhere.png", id="outside-the-slot"),
+        pytest.param(
+            [{"path": "outputs/image.png", "file_sha256": "0" * 64}], "BAD_OUTPUT", "image.png", id="another-hash"
+        ),
+    ],
+)
+def test_outputs_that_contradict_the_dump(tmp_path: Path, outputs: Any, code: str, named: str) -> None:
+    dump = slot(tmp_path, outputs=outputs)
+    write_png(tmp_path / "outputs" / "image.png", 9, 8)
+    with pytest.raises(EvidenceError) as caught:
+        collect(collect_dump(dump, datetime.now(UTC)), tmp_path / "outputs", True)
+    assert code == caught.value.code
+    assert named in caught.value.reason
+
+
+def test_other_files_are_kept_with_their_hash(tmp_path: Path) -> None:
+    dump = slot(tmp_path)
+    (tmp_path / "outputs" / "clip.mp4").write_bytes(b"video")
+    (output,) = collect(collect_dump(dump, datetime.now(UTC)), tmp_path / "outputs", True).outputs
+    assert ("outputs/clip.mp4", None, None) == (output.path, output.pixels_sha256, output.width)
+
+
+@pytest.mark.parametrize(
+    ("end", "log", "code"),
+    [
+        pytest.param(ProcessEnd("exit", 0), "CUDA out of memory, retried", None, id="a-log-alone-proves-nothing"),
+        pytest.param(ProcessEnd("exit", 1), "MemoryError", "OOM", id="python-memory-error"),
+        pytest.param(ProcessEnd("exit", 1), "std::bad_alloc", "OOM", id="bad-alloc"),
+        pytest.param(ProcessEnd("exit", -9, oom_kills=1), "", "OOM", id="kernel-oom-killer"),
+        pytest.param(ProcessEnd("exit", -9), "", "KILLED", id="kill-9"),
+        pytest.param(ProcessEnd("exit", -11), "", "KILLED", id="segmentation-fault"),
+        pytest.param(ProcessEnd("exit", 2), "usage", "EXIT", id="usage"),
+        pytest.param(ProcessEnd("timeout", -15), "out of memory", "TIMEOUT", id="timeout-first"),
+        pytest.param(ProcessEnd("interrupted", -2), "", "INTERRUPTED", id="interrupted"),
+    ],
+)
+def test_endings(end: ProcessEnd, log: str, code: str | None) -> None:
+    if code is None:
+        check_ending(end, log, 1.0)
+        return
+    with pytest.raises(EvidenceError) as caught:
+        check_ending(end, log, 1.0)
+    assert code == caught.value.code
+
+
+def test_the_log_tail_is_printable_relative_and_short(tmp_path: Path) -> None:
+    lines = [f"line {number}" for number in range(50)]
+    noise = f"\x1b[31mred\x1b[0m {tmp_path}/slots/x\x07\r\n" + "y" * 5000
+    (tmp_path / "stderr.log").write_text("\n".join([*lines, noise]))
+    found = log_tail(tmp_path / "stderr.log", tmp_path / "stdout.log", tmp_path)
+    assert 20 == len(found)
+    assert ("red slots/x", "y" * 400) == found[-2:]
+
+
+def test_stdout_stands_in_for_an_empty_stderr(tmp_path: Path) -> None:
+    (tmp_path / "stderr.log").write_text("\n")
+    (tmp_path / "stdout.log").write_text("why\n")
+    assert ("why",) == log_tail(tmp_path / "stderr.log", tmp_path / "stdout.log", tmp_path)

@@ -1,0 +1,123 @@
+"""What the sampler says about memory and about others, from made-up counters and from one real child."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from fuseproof.harness import telemetry
+from fuseproof.harness.telemetry import MachineUse, OtherProcesses, ProcessSampler, busy_threshold, process_memory_mib
+
+BIG_CHILD = "import sys; x = bytearray(64 << 20); del x; print('ready', flush=True); sys.stdin.read()"
+
+
+@pytest.mark.parametrize(
+    ("cores", "threshold"),
+    [
+        pytest.param(1, 0.5, id="one-core"),
+        pytest.param(2, 0.25, id="two-cores"),
+        pytest.param(5, 0.1, id="five-cores"),
+        pytest.param(128, 0.1, id="many-cores"),
+    ],
+)
+def test_busy_threshold_is_half_a_core_or_a_tenth(cores: int, threshold: float) -> None:
+    assert pytest.approx(threshold) == busy_threshold(cores)
+
+
+def sampled(monkeypatch: pytest.MonkeyPatch, *, wall_s: float, machine_s: float, ours_s: float, steal_s: float = 0.0):  # type: ignore[no-untyped-def]
+    """A contention on two cores after ``wall_s``, during which the cores worked ``machine_s`` and we ``ours_s``."""
+    state = SimpleNamespace(now=100.0, machine=MachineUse(50.0, 1.0), own=7.0)
+    monkeypatch.setattr(telemetry.time, "monotonic", lambda: state.now)
+    monkeypatch.setattr(telemetry, "machine_use", lambda: state.machine)
+    monkeypatch.setattr(telemetry, "own_cpu_s", lambda: state.own)
+    monkeypatch.setattr(telemetry, "usable_cores", lambda: [0, 1])
+    sampler = ProcessSampler()
+    state.now += wall_s
+    state.machine = MachineUse(50.0 + machine_s, 1.0 + steal_s)
+    state.own += ours_s
+    return sampler.stop().contention
+
+
+@pytest.mark.parametrize(
+    ("machine_s", "ours_s", "share", "busy"),
+    [
+        pytest.param(10.0, 10.0, 0.0, False, id="only-us"),
+        pytest.param(15.0, 10.0, 0.25, False, id="at-the-threshold"),
+        pytest.param(15.2, 10.0, 0.26, True, id="above-the-threshold"),
+        pytest.param(20.0, 10.0, 0.5, True, id="one-other-core"),
+        pytest.param(9.9, 10.0, 0.0, False, id="counters-disagree"),
+    ],
+)
+def test_others_are_what_is_left(
+    monkeypatch: pytest.MonkeyPatch, machine_s: float, ours_s: float, share: float, busy: bool
+) -> None:
+    contention = sampled(monkeypatch, wall_s=10.0, machine_s=machine_s, ours_s=ours_s)
+    assert (pytest.approx(share), busy, 0.25) == (contention.other_cpu_share, contention.busy, contention.threshold)
+
+
+def test_steal_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    contention = sampled(monkeypatch, wall_s=10.0, machine_s=10.0, ours_s=10.0, steal_s=4.0)
+    assert (pytest.approx(0.2), False) == (contention.steal_share, contention.busy)
+
+
+def test_a_slot_too_short_to_tell_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    contention = sampled(monkeypatch, wall_s=0.4, machine_s=0.8, ours_s=0.0)
+    assert (None, False) == (contention.other_cpu_share, contention.busy)
+
+
+def test_peak_memory_is_the_childs_high_water_mark() -> None:
+    """The block is freed before anybody looks, and this process's own size must not be inherited."""
+    ballast = bytearray(256 << 20)
+    command = [sys.executable, "-S", "-E", "-c", BIG_CHILD]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None and child.stdin is not None
+        child.stdout.readline()
+        sampler = ProcessSampler()
+        sampler.start(child.pid)
+        sizes = process_memory_mib(child.pid)
+        child.stdin.close()
+        child.wait()
+        seen = sampler.stop()
+    assert sizes is not None
+    assert 64 < sizes[0] < 160
+    assert 64 < (seen.peak_rss_mib or 0) < 160
+    assert seen.samples and len(ballast) == 256 << 20
+
+
+def test_a_process_that_is_gone_has_no_memory() -> None:
+    child = subprocess.run(
+        [sys.executable, "-S", "-c", "import os; print(os.getpid())"], capture_output=True, check=True
+    )
+    assert process_memory_mib(int(child.stdout)) is None
+
+
+def test_the_worst_others_are_named_without_us(monkeypatch: pytest.MonkeyPatch) -> None:
+    def process(pid: int, name: str, used_s: float) -> SimpleNamespace:
+        times = SimpleNamespace(user=used_s, system=0.0)
+        return SimpleNamespace(pid=pid, info={"name": name, "cpu_times": times, "create_time": 1.0})
+
+    looks = iter(
+        [
+            [
+                process(1, "init", 5.0),
+                process(2, "make", 1.0),
+                process(3, "slot", 0.0),
+                process(os.getpid(), "me", 0.0),
+            ],
+            [
+                process(1, "init", 5.0),
+                process(2, "make", 9.0),
+                process(3, "slot", 9.0),
+                process(os.getpid(), "me", 9.0),
+            ],
+        ]
+    )
+    monkeypatch.setattr(telemetry.psutil, "process_iter", lambda attributes: next(looks))
+    others = OtherProcesses()
+    others.scan({3})
+    others.scan({3})
+    assert [("make", 0.4)] == [(process.name, process.cpu_share) for process in others.worst(20.0)]
