@@ -1,0 +1,304 @@
+"""Every flag of ``fuseproof generate``, and the one typed object that they become.
+
+The names and boolean forms are sglang-diffusion's, so that a published ``sglang generate`` command runs with only the
+program's name changed. A flag that cannot have its effect here is refused with a sentence; it is never ignored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any, Literal
+
+import click
+
+from fuseproof.cli import generate_rules
+from fuseproof.cli.option_fields import FiniteNumber, Name, flag, switch, whole
+
+DEFAULT_MODEL = "embedded:longcat-image"
+LARGEST_SEED = 2**64 - 1
+LARGEST_SIDE = 16384
+WARMUP_SYNTHETIC_PROMPT = "warmup"
+ATTENTION_BACKENDS = (
+    "native",
+    "_native_math",
+    "_native_efficient",
+    "_native_flash",
+    "_native_cudnn",
+    "flash",
+    "_flash_3",
+    "flex",
+    "sage",
+    "xformers",
+)
+ATTENTION_ALIASES = {"torch_sdpa": "native", "sdpa": "native", "fa": "flash", "fa3": "_flash_3", "sage_attn": "sage"}
+EXCLUSIVE_GROUPS: tuple[frozenset[str], ...] = (
+    frozenset({"prompt", "prompt_path"}),
+    frozenset({"save_output", "no_save_output"}),
+    frozenset({"warmup", "warmup_mode"}),
+    frozenset({"output_path", "output_file_name", "output_file_path"}),
+)
+"""Flags that speak about one thing: one of them on the command line silences the others' values in a config file."""
+UNRECORDED_FIELDS = frozenset({"prompt", "no_save_output", "as_json", "log_level"})
+"""Not part of a dump's ``config``: recorded elsewhere, folded into another field, or without effect on the run."""
+
+
+class WarmupSteps(click.ParamType["int | str"]):
+    """A positive number of steps, or ``full``."""
+
+    name = "steps"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        """Return the number, or ``"full"``."""
+        text = str(value)
+        if text == "full":
+            return text
+        if not re.fullmatch(r"[0-9]{1,4}", text) or not 1 <= int(text) <= 1000:
+            self.fail(f"{text!r} is neither a whole number from 1 to 1000 nor full.", param, ctx)
+        return int(text)
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """Show both forms."""
+        return "[N|full]"
+
+
+@dataclass(frozen=True)
+class WarmupPlan:
+    """What runs before the first timed request and is left out of every number."""
+
+    mode: Literal["off", "request", "server"]
+    steps: int | None
+    """Denoise steps of a warm-up; None runs all steps of the request."""
+    resolutions: tuple[tuple[int, int], ...]
+    """(width, height) pairs; empty warms the size of the request itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateOptions:
+    """The flags as parsed, canonical names only. Building one checks every rule and raises :class:`UsageError`."""
+
+    model_path: str = flag(
+        "--model-path", default=DEFAULT_MODEL, description="Folder, Hugging Face id, or embedded:FAMILY."
+    )
+    revision: str | None = flag("--revision", description="Branch, tag or commit of a Hugging Face model.")
+    backend: str = flag(
+        "--backend",
+        type=Name("native", "diffusers", "auto", aliases={"sglang": "native"}),
+        default="native",
+        description="diffusers is the reference; only auto may fall back, and it records that it did.",
+    )
+    prompt: tuple[str, ...] = flag(
+        "--prompt", multiple=True, description="What to draw; repeat it for several requests, run one by one."
+    )
+    prompt_path: str | None = flag(
+        "--prompt-path", description="UTF-8 file with one prompt per line; blank lines are skipped."
+    )
+    negative_prompt: str | None = flag("--negative-prompt", description="What to steer away from.")
+    image_path: tuple[str, ...] = flag(
+        "--image-path", "--image-paths", multiple=True, description="Conditioning image, a file or an http(s) URL."
+    )
+    width: int | None = whole("--width", minimum=1, maximum=LARGEST_SIDE, description="Pixels; default: the model's.")
+    height: int | None = whole("--height", minimum=1, maximum=LARGEST_SIDE, description="Pixels; default: the model's.")
+    num_inference_steps: int | None = whole(
+        "--num-inference-steps", minimum=1, maximum=1000, description="Denoise steps; default: the model's."
+    )
+    guidance_scale: float | None = flag(
+        "--guidance-scale",
+        type=FiniteNumber(0.0),
+        description="Guidance; 1 or less runs one branch. Default: the model's.",
+    )
+    seed: int = whole(
+        "--seed", minimum=0, maximum=LARGEST_SEED, default=42, description="0 to 2**64-1, the same for every prompt."
+    )
+    generator_device: str = flag(
+        "--generator-device",
+        type=Name("cpu", "cuda"),
+        default="cpu",
+        description="Where the noise is drawn; cpu gives the same noise on every machine.",
+    )
+    quality: str = flag(
+        "--quality",
+        type=Name("lossless", "extra-high", "high", aliases={"exact": "lossless"}),
+        default="lossless",
+        description="What fast paths may change: lossless nothing, extra-high the rounding, high the precision.",
+    )
+    enable_cfg_renorm: bool = switch("--enable-cfg-renorm", default=True, description="Renormalise guided predictions.")
+    cfg_renorm_min: float = flag(
+        "--cfg-renorm-min", type=FiniteNumber(0.0, 1.0), default=0.0, description="Smallest renormalisation factor."
+    )
+    enable_prompt_rewrite: bool = switch(
+        "--enable-prompt-rewrite",
+        description="Let the model's language model rewrite the prompt first. Off here, unlike in sglang: the rewrite "
+        "takes a different time for every prompt and would make timings meaningless.",
+    )
+    num_frames: int | None = whole("--num-frames", minimum=1, description="Frames of a video; 1 for an image.")
+    fps: float | None = flag("--fps", type=FiniteNumber(0.001), description="Frame rate of a video.")
+    fastpaths: str | None = flag(
+        "--fastpaths",
+        metavar="[auto|off|NAME,...]",
+        description="Exact fast paths to mount. [default: auto; off with --backend diffusers]",
+    )
+    gate: str = flag(
+        "--gate",
+        type=Name("enforce", "observe", "off"),
+        default="enforce",
+        description="First-sight check of a fast path: keep only equal bits, only report, or trust.",
+    )
+    enable_torch_compile: bool = switch(
+        "--enable-torch-compile", description="Compile the transformer; turns a request warm-up on, compile time apart."
+    )
+    enable_breakable_cuda_graph: bool = switch(
+        "--enable-breakable-cuda-graph", description="CUDA graphs (not in this release: refused)."
+    )
+    device: str = flag("--device", default="auto", metavar="[auto|cpu|cuda|cuda:N]", description="Where to run.")
+    dtype: str = flag(
+        "--dtype",
+        type=Name("auto", "float32", "bfloat16", "float16"),
+        default="auto",
+        description="Weights and arithmetic; auto is float32 on a CPU and bfloat16 on CUDA.",
+    )
+    attention_backend: str | None = flag(
+        "--attention-backend",
+        type=Name(*ATTENTION_BACKENDS, aliases=ATTENTION_ALIASES),
+        description="Attention kernels, by diffusers' or sglang's name. [default: native, torch's own]",
+    )
+    performance_mode: str = flag(
+        "--performance-mode",
+        "--mode",
+        type=Name("manual", "auto", "speed", "memory"),
+        default="manual",
+        description="Only manual and auto: components always stay where they are loaded.",
+    )
+    num_gpus: int = whole("--num-gpus", minimum=1, default=1, description="Only 1 in this release.")
+    tp_size: int | None = whole("--tp-size", minimum=1, description="Only 1 in this release.")
+    sp_degree: int | None = whole("--sp-degree", minimum=1, description="Only 1 in this release.")
+    ulysses_degree: int | None = whole("--ulysses-degree", minimum=1, description="Only 1 in this release.")
+    ring_degree: int | None = whole("--ring-degree", minimum=1, description="Only 1 in this release.")
+    dp_size: int | None = whole("--dp-size", minimum=1, description="Only 1 in this release.")
+    cfg_parallel_size: int | None = whole("--cfg-parallel-size", minimum=1, description="Only 1 in this release.")
+    enable_cfg_parallel: bool = switch("--enable-cfg-parallel", description="Only false in this release.")
+    warmup: bool | None = switch("--warmup", default=None, description="Short for --warmup-mode=request.")
+    warmup_mode: str | None = flag(
+        "--warmup-mode",
+        type=Name("off", "request", "server"),
+        description="Run before the first timed request: a copy of it, or (server) one with the prompt "
+        f"'{WARMUP_SYNTHETIC_PROMPT}'. [default: off; request when compiling or when another warm-up flag is given]",
+    )
+    warmup_steps: int | str | None = flag(
+        "--warmup-steps", type=WarmupSteps(), description="Denoise steps of a warm-up. [default: 1]"
+    )
+    warmup_resolutions: tuple[str, ...] = flag(
+        "--warmup-resolutions", multiple=True, metavar="WxH", description="Sizes to warm instead of the request's own."
+    )
+    warmup_num_frames: int | None = whole("--warmup-num-frames", minimum=1, description="Frames of a video warm-up.")
+    save_output: bool | None = switch(
+        "--save-output", default=None, description="Write a PNG per prompt. [default: true]"
+    )
+    no_save_output: bool | None = switch(
+        "--no-save-output", default=None, description="Measure and hash, write no PNG."
+    )
+    output_path: str | None = flag("--output-path", metavar="DIR", description="Output folder. [default: outputs]")
+    output_file_name: str | None = flag(
+        "--output-file-name", description="File name in that folder. [default: from the prompt, the time and a hash]"
+    )
+    output_file_path: str | None = flag("--output-file-path", description="Folder and file name at once.")
+    output_quality: str | None = flag(
+        "--output-quality",
+        type=Name("default", "maximum", "high", "medium", "low"),
+        description="Accepted for sglang's sake: a PNG is lossless at every setting, and a warning says so.",
+    )
+    output_compression: int | None = whole(
+        "--output-compression", minimum=0, maximum=100, description="As --output-quality: no effect on a PNG."
+    )
+    profile: bool = switch("--profile", description="Profiling (not in this release: refused).")
+    profile_all_stages: bool = switch("--profile-all-stages", description="Profiling (not in this release: refused).")
+    num_profiled_timesteps: int | None = whole(
+        "--num-profiled-timesteps", minimum=1, description="Profiling (not in this release: refused)."
+    )
+    perf_dump_path: str | None = flag(
+        "--perf-dump-path", metavar="FILE", description="Write timings and hashes as JSON."
+    )
+    config: str | None = flag(
+        "--config", metavar="FILE", description="TOML, YAML or JSON with any of these flags; the command line wins."
+    )
+    log_level: str = flag(
+        "--log-level",
+        type=Name("debug", "info", "warning", "error"),
+        default="info",
+        description="What stderr shows: settings too, progress too, warnings, or errors only.",
+    )
+    as_json: bool = False
+
+    def __post_init__(self) -> None:
+        """Check every cross-flag rule."""
+        generate_rules.check(self)
+
+    @property
+    def saves_output(self) -> bool:
+        """Whether images are written."""
+        return self.save_output is not False and not self.no_save_output
+
+    @property
+    def asks_to_save(self) -> bool:
+        """Whether saving was asked for in so many words, which keeps even a broken image for inspection."""
+        return self.saves_output and self.save_output is True
+
+    @property
+    def output_folder(self) -> Path:
+        """Where images go."""
+        return (
+            Path(self.output_path or "outputs") if self.output_file_path is None else Path(self.output_file_path).parent
+        )
+
+    @property
+    def fixed_file_name(self) -> str | None:
+        """The file name that was asked for, with ``.png``; None derives one per prompt."""
+        name = self.output_file_name if self.output_file_path is None else PurePath(self.output_file_path).name
+        if name is None or name.lower().endswith(".png"):
+            return name
+        return f"{name}.png"
+
+    @property
+    def effective_fastpaths(self) -> str:
+        """``auto``, ``off`` or names: the reference backend mounts nothing unless told to."""
+        return self.fastpaths or ("off" if self.backend == "diffusers" else "auto")
+
+    @property
+    def warmup_plan(self) -> WarmupPlan:
+        """The warm-up that the flags amount to."""
+        mode = generate_rules.warmup_mode(self)
+        steps = None if self.warmup_steps == "full" else int(self.warmup_steps or 1)
+        return WarmupPlan(mode, steps, generate_rules.warmup_resolutions(self))
+
+    def warnings(self) -> tuple[str, ...]:
+        """What was accepted although it changes nothing, one sentence each."""
+        found = []
+        if self.output_quality not in (None, "default", "maximum"):
+            found.append(f"--output-quality {self.output_quality} has no effect: images are written as lossless PNG.")
+        if self.output_compression is not None:
+            found.append("--output-compression has no effect: images are written as lossless PNG.")
+        return tuple(found)
+
+    def as_config(self) -> dict[str, Any]:
+        """The effective flags by name, JSON-ready; sizes and the like that a model decides stay None here."""
+        config = {
+            field.name: value
+            for field in dataclasses.fields(self)
+            if field.name not in UNRECORDED_FIELDS
+            for value in (getattr(self, field.name),)
+        }
+        plan = self.warmup_plan
+        is_warm = plan.mode != "off"
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in config.items()} | {
+            "attention_backend": self.attention_backend or "native",
+            "fastpaths": self.effective_fastpaths,
+            "num_frames": self.num_frames or 1,
+            "output_path": str(self.output_folder),
+            "save_output": self.saves_output,
+            "warmup": is_warm,
+            "warmup_mode": plan.mode,
+            "warmup_steps": ("full" if plan.steps is None else plan.steps) if is_warm else None,
+            "warmup_resolutions": [f"{width}x{height}" for width, height in plan.resolutions],
+        }

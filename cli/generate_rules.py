@@ -1,0 +1,193 @@
+"""The rules that tie the flags of ``fuseproof generate`` together; ``GenerateOptions`` applies them on creation."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Literal
+
+from fuseproof.cli.option_fields import flag_name
+from fuseproof.errors import UsageError
+
+if TYPE_CHECKING:
+    from fuseproof.cli.generate_options import GenerateOptions
+
+PARALLEL_FLAGS = (
+    "num_gpus",
+    "tp_size",
+    "sp_degree",
+    "ulysses_degree",
+    "ring_degree",
+    "dp_size",
+    "cfg_parallel_size",
+    "enable_cfg_parallel",
+)
+PROFILE_FLAGS = ("profile", "profile_all_stages", "num_profiled_timesteps")
+OTHER_FORMATS = frozenset({".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".mp4", ".webm", ".mov"})
+
+
+def check(options: GenerateOptions) -> None:
+    """Raise :class:`UsageError` for the first rule that the flags break."""
+    _check_unreleased(options)
+    _check_prompts(options)
+    _check_device(options)
+    _check_fastpaths(options)
+    _check_warmup(options)
+    _check_output(options)
+    check_prompt_count(options, len(options.prompt))
+
+
+def check_prompt_count(options: GenerateOptions, count: int) -> None:
+    """Several prompts cannot share one output file. Also asked once a prompt file has been read."""
+    if count > 1 and options.fixed_file_name is not None:
+        raise UsageError(
+            f"{count} prompts cannot share the one output file {options.fixed_file_name!r}.",
+            next_step="Use --output-path; each prompt then gets its own name.",
+        )
+
+
+def warmup_resolutions(options: GenerateOptions) -> tuple[tuple[int, int], ...]:
+    """The (width, height) pairs of ``--warmup-resolutions``, which may be repeated or separated by commas."""
+    texts = [text for given in options.warmup_resolutions for text in re.split(r"[,\s]+", given) if text]
+    return tuple(_parse_resolution(text) for text in texts)
+
+
+def warmup_mode(options: GenerateOptions) -> Literal["off", "request", "server"]:
+    """The warm-up mode that the flags amount to, sglang's implications included."""
+    if options.warmup_mode == "server":
+        return "server"
+    if options.warmup_mode is not None:
+        return "request" if options.warmup_mode == "request" else "off"
+    implies_request = (
+        options.enable_torch_compile
+        or options.warmup_steps is not None
+        or bool(options.warmup_resolutions)
+        or options.warmup_num_frames is not None
+    )
+    wants_warmup = implies_request if options.warmup is None else options.warmup
+    return "request" if wants_warmup else "off"
+
+
+def _check_unreleased(options: GenerateOptions) -> None:
+    for name in PARALLEL_FLAGS:
+        value = getattr(options, name)
+        if value is True or (value or 1) > 1:
+            shown = str(value).lower()
+            raise UsageError(
+                f"{flag_name(name)} is {shown}, but one process runs on one GPU in this release.",
+                next_step=f"Drop {flag_name(name)}" + ("." if value is True else ", or set it to 1."),
+            )
+    for name in PROFILE_FLAGS:
+        if getattr(options, name):
+            raise UsageError(
+                f"{flag_name(name)} is not in this release.",
+                next_step="Drop it; --perf-dump-path records the time of every stage and step.",
+            )
+    if options.enable_breakable_cuda_graph:
+        reason = "cannot work on a CPU" if options.device == "cpu" else "is not in this release"
+        raise UsageError(f"--enable-breakable-cuda-graph {reason}.", next_step="Drop it to run without CUDA graphs.")
+    if options.performance_mode in ("speed", "memory"):
+        raise UsageError(
+            f"--performance-mode {options.performance_mode} is not in this release; manual and auto are.",
+            next_step="Use --performance-mode=manual: components stay where they are loaded.",
+        )
+
+
+def _check_prompts(options: GenerateOptions) -> None:
+    if options.prompt and options.prompt_path:
+        raise UsageError("--prompt and --prompt-path were both given.", next_step="Give one of them.")
+    if not options.prompt and not options.prompt_path:
+        raise UsageError(
+            "nothing to generate: neither --prompt nor --prompt-path was given.",
+            next_step='Add --prompt "a red panda", or --prompt-path FILE with one prompt per line.',
+        )
+    for prompt in options.prompt:
+        if not prompt.strip():
+            raise UsageError(f"--prompt is {prompt!r}, which holds no text.", next_step="Describe the image.")
+    for text in (*options.prompt, options.negative_prompt or ""):
+        if not _is_unicode(text):
+            raise UsageError("a prompt is not valid UTF-8.", next_step="Pass it with --prompt-path from a UTF-8 file.")
+
+
+def _check_device(options: GenerateOptions) -> None:
+    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", options.device):
+        raise UsageError(f"--device is {options.device!r}; it must be auto, cpu, cuda or cuda:N.")
+    if options.device == "cpu" and options.generator_device == "cuda":
+        raise UsageError(
+            "--generator-device cuda needs a CUDA device, but --device is cpu.", next_step="Use --generator-device cpu."
+        )
+
+
+def _check_fastpaths(options: GenerateOptions) -> None:
+    names = ("auto" if options.fastpaths is None else options.fastpaths).split(",")
+    is_list = "auto" not in names and "off" not in names
+    if not all(re.fullmatch(r"[a-z0-9_-]+", name) for name in names) or (len(names) > 1 and not is_list):
+        raise UsageError(
+            f"--fastpaths is {options.fastpaths!r}; it must be auto, off, or names separated by commas.",
+            next_step="The perf dump of an --fastpaths auto run lists the names.",
+        )
+
+
+def _check_warmup(options: GenerateOptions) -> None:
+    mode = warmup_mode(options)
+    is_contradiction = options.warmup is not None and options.warmup_mode and options.warmup != (mode != "off")
+    if is_contradiction:
+        raise UsageError(
+            f"--warmup={str(options.warmup).lower()} and --warmup-mode={mode} contradict each other.",
+            next_step="Give one of them.",
+        )
+    warmup_resolutions(options)
+    if mode != "off":
+        return
+    if options.enable_torch_compile:
+        raise UsageError(
+            "--enable-torch-compile without a warm-up would put compile time into the timed request.",
+            next_step="Use --warmup-mode=request.",
+        )
+    for name in ("warmup_steps", "warmup_resolutions", "warmup_num_frames"):
+        if getattr(options, name):
+            raise UsageError(
+                f"{flag_name(name)} has no effect while the warm-up is off.", next_step="Use --warmup-mode=request."
+            )
+
+
+def _parse_resolution(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"([0-9]{1,5})[xX×]([0-9]{1,5})", text)
+    if match is None:
+        raise UsageError(f"--warmup-resolutions is {text!r}; it must be WIDTHxHEIGHT, such as 1024x1024.")
+    return int(match[1]), int(match[2])
+
+
+def _check_output(options: GenerateOptions) -> None:
+    if options.save_output is not None and options.save_output == options.no_save_output:
+        raise UsageError("--save-output and --no-save-output contradict each other.", next_step="Give one of them.")
+    if options.output_file_path is not None and (options.output_path or options.output_file_name):
+        raise UsageError(
+            "--output-file-path already says folder and name, so --output-path and --output-file-name cannot be added.",
+            next_step="Give either --output-file-path, or the other two.",
+        )
+    name = options.output_file_name
+    if name is not None and (name in ("", ".", "..") or re.search(r"[/\\\x00-\x1f\x7f]", name)):
+        raise UsageError(
+            f"--output-file-name is {name!r}; it must be a plain file name without a folder.",
+            next_step="Use --output-path for the folder, or --output-file-path for both.",
+        )
+    path = options.output_file_path
+    if path is not None and (not path.strip() or path.endswith(("/", "\\")) or PurePath(path).name in ("", "..")):
+        raise UsageError(f"--output-file-path is {path!r}; it must end in a file name.")
+    fixed = options.fixed_file_name
+    if fixed is not None and (fixed in (".png", "..png") or len(fixed.encode("utf-8", "surrogateescape")) > 250):
+        raise UsageError(f"the output file name {fixed[:40]!r} is empty or longer than 250 bytes.")
+    if fixed is not None and PurePath(fixed.removesuffix(".png")).suffix.lower() in OTHER_FORMATS:
+        raise UsageError(
+            f"the output file name {fixed.removesuffix('.png')!r} does not end in .png, the only format written.",
+            next_step="Use a name that ends in .png, or none of these endings.",
+        )
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

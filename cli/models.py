@@ -1,0 +1,187 @@
+"""``fuseproof models``: which families there are, what a checkpoint holds, and tiny checkpoints for anywhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fuseproof.cli.options import json_option
+
+SHOW_SCHEMA = "fuseproof.model/1"
+LIST_SCHEMA = "fuseproof.models/1"
+MAKE_SCHEMA = "fuseproof.make-tiny/1"
+
+
+@click.group()
+def models() -> None:
+    """List and describe model families; write tiny checkpoints.
+
+    Nothing here loads torch, except make-tiny when the checkpoint has to be built.
+    """
+
+
+@models.command("list")
+@json_option()
+def list_models(as_json: bool) -> None:
+    """List the model families that fuseproof runs."""
+    from fuseproof.pipelines.families import FAMILIES
+
+    families = [_listed_family(name) for name in FAMILIES]
+    if as_json:
+        _echo_json({"schema": LIST_SCHEMA, "families": families})
+        return
+    for family in families:
+        click.echo(f"{family['name']}  {family['title']}, {family['task']}")
+        click.echo(f"  models    {', '.join(family['model_ids'])}")
+        click.echo(f"  offline   {family['embedded']['model_path']} ({family['embedded']['state']})")
+
+
+@models.command("show")
+@click.argument("name")
+@json_option()
+def show_model(name: str, as_json: bool) -> None:
+    """Describe NAME: a family, a model folder, or embedded:FAMILY."""
+    description = {"schema": SHOW_SCHEMA, **_described(name)}
+    if as_json:
+        _echo_json(description)
+        return
+    for line in _show_lines(description):
+        click.echo(line)
+
+
+@models.command("make-tiny")
+@click.argument("name")
+@click.argument("directory", type=click.Path(path_type=Path))
+@json_option()
+def make_tiny(name: str, directory: Path, as_json: bool) -> None:
+    """Write the small checkpoint of family NAME into DIRECTORY, which must be new or empty.
+
+    It is the checkpoint that embedded:NAME stands for, in the real Diffusers layout, built offline.
+    """
+    from fuseproof.pipelines.embedded import write_embedded
+
+    content_sha256 = write_embedded(name, directory)
+    if as_json:
+        _echo_json(
+            {"schema": MAKE_SCHEMA, "name": name, "folder": str(directory), "content_sha256": content_sha256},
+        )
+        return
+    click.echo(f"{directory}  content sha256 {content_sha256}")
+
+
+def _listed_family(name: str) -> dict[str, Any]:
+    from fuseproof.pipelines.families import FAMILIES
+
+    family = FAMILIES[name]
+    return {
+        "name": family.name,
+        "title": family.title,
+        "task": _task(takes_image=family.takes_image, makes_video=family.makes_video),
+        "model_ids": list(family.model_ids),
+        "embedded": _embedded_state(name),
+    }
+
+
+def _task(*, takes_image: bool, makes_video: bool) -> str:
+    return f"{'image' if takes_image else 'text'} to {'video' if makes_video else 'image'}"
+
+
+def _embedded_state(name: str) -> dict[str, str | None]:
+    """Where ``embedded:<name>`` is now, without building it."""
+    from fuseproof.pipelines.embedded import PREFIX, find_embedded
+    from fuseproof.pipelines.model_cache import RECIPES
+
+    if name not in RECIPES:
+        return {"model_path": None, "state": "none", "folder": None, "content_sha256": None}
+    found = find_embedded(name)
+    return {
+        "model_path": f"{PREFIX}{name}",
+        "state": found.state if found else "not built yet",
+        "folder": str(found.folder) if found else None,
+        "content_sha256": found.content_sha256 if found else None,
+    }
+
+
+def _described(name: str) -> dict[str, Any]:
+    from fuseproof.errors import UsageError
+    from fuseproof.pipelines.checkpoints import check_checkpoint
+    from fuseproof.pipelines.descriptions import describe_checkpoint, describe_family
+    from fuseproof.pipelines.embedded import PREFIX
+    from fuseproof.pipelines.families import FAMILIES, family_named
+
+    if name in FAMILIES:
+        return {"family": describe_family(FAMILIES[name]), "embedded": _embedded_state(name), "checkpoint": None}
+    if name.startswith(PREFIX):
+        family = family_named(name.removeprefix(PREFIX))
+        embedded = _embedded_state(family.name)
+        folder = embedded["folder"]
+        checkpoint = describe_checkpoint(check_checkpoint(Path(folder))) if folder else None
+        return {"family": describe_family(family), "embedded": embedded, "checkpoint": checkpoint}
+    folder_path = Path(name).expanduser()
+    if not folder_path.exists():
+        raise UsageError(
+            f"{name!r} is neither a family ({', '.join(FAMILIES)}), nor {PREFIX}<family>, nor an existing folder.",
+            next_step="`fuseproof models list` shows the families.",
+        )
+    checked = check_checkpoint(folder_path)
+    return {"family": describe_family(checked.family), "embedded": None, "checkpoint": describe_checkpoint(checked)}
+
+
+def _show_lines(description: Mapping[str, Any]) -> Iterator[str]:
+    family, embedded, checkpoint = description["family"], description["embedded"], description["checkpoint"]
+    task = _task(takes_image=family["takes_image"], makes_video=family["makes_video"])
+    yield f"{family['name']}  {family['title']}, {task}"
+    yield f"  pipeline      {family['pipeline_class']} ({', '.join(family['model_ids'])})"
+    yield f"  released      {family['transformer_parameters']:,} transformer parameters, {_pairs(family['geometry'])}"
+    yield f"  defaults      {_defaults(family['defaults'])}"
+    sizes = family["sizes"]
+    yield (
+        f"  valid sizes   multiples of {sizes['multiple_of']} from {sizes['minimum_side']} to {sizes['maximum_side']}, "
+        f"at most {sizes['maximum_pixels']:,} pixels"
+    )
+    yield f"  prompt        always {family['text_tokens']} tokens"
+    yield "  components"
+    for name, component in family["components"].items():
+        optional = "" if component["required"] else ", optional"
+        yield f"    {name:<15} {component['class']} ({component['purpose']}{optional})"
+    for note in family["notes"]:
+        yield f"  note          {note}"
+    if embedded and embedded["model_path"]:
+        yield f"  offline       {embedded['model_path']} ({embedded['state']})"
+        yield f"                {_defaults(family['embedded_defaults'])}"
+        if embedded["folder"]:
+            yield f"                {embedded['folder']}"
+            yield f"                content sha256 {embedded['content_sha256']}"
+    if checkpoint:
+        yield from _checkpoint_lines(checkpoint)
+
+
+def _checkpoint_lines(checkpoint: Mapping[str, Any]) -> Iterator[str]:
+    yield f"checkpoint {checkpoint['folder']}"
+    yield f"  geometry      {_pairs(checkpoint['geometry'])}"
+    yield f"  weights       {checkpoint['weight_bytes'] / 2**20:,.1f} MiB, checked: every file is whole"
+    for name, component in checkpoint["components"].items():
+        weights = ""
+        if "parameters" in component:
+            weights = f"  {component['parameters']:,} parameters, {'/'.join(component['dtypes'])}"
+        yield f"    {name:<15} {component['class']}{weights}"
+    yield f"  rewriting     {'possible' if checkpoint['prompt_rewriting'] else 'not possible: no text_processor'}"
+
+
+def _defaults(defaults: Mapping[str, Any]) -> str:
+    return (
+        f"{defaults['width']}x{defaults['height']}, {defaults['num_inference_steps']} steps, "
+        f"guidance {defaults['guidance_scale']}"
+    )
+
+
+def _pairs(geometry: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in geometry.items() if value is not None)
+
+
+def _echo_json(value: Mapping[str, Any]) -> None:
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))

@@ -1,0 +1,269 @@
+"""Checks of a Diffusers model folder before any weight is read. Torch-free.
+
+The libraries find most of these faults too, but late, one at a time, and sometimes only in a warning. Here every file
+that loading will need is looked at first: it exists, it is what its name says, and it is whole.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from fuseproof.errors import FuseproofError
+from fuseproof.pipelines.families import Component, Family, family_of_pipeline_class
+from fuseproof.pipelines.weight_files import WeightFile, foreign_contents, read_weight_file
+
+MODEL_INDEX = "model_index.json"
+CONFIG_NAMES = {
+    "model": "config.json",
+    "scheduler": "scheduler_config.json",
+    "tokenizer": "tokenizer_config.json",
+}
+TOKENIZER_FILES: tuple[tuple[str, ...], ...] = (("tokenizer.json",), ("vocab.json", "merges.txt"))
+WEIGHTS_STEM = {"diffusers": "diffusion_pytorch_model", "transformers": "model"}
+PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
+NAMES_SHOWN = 4
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model folder that passed every check.
+
+    ``components`` maps a name to its ``(library, class)``, without empty slots. ``weight_files`` maps the name of
+    each model component to the files that loading will read.
+    """
+
+    folder: Path
+    family: Family
+    components: Mapping[str, tuple[str, str]]
+    weight_files: Mapping[str, tuple[WeightFile, ...]]
+
+    @property
+    def has_text_processor(self) -> bool:
+        """True when prompts can be rewritten with what the folder holds."""
+        return "text_processor" in self.components
+
+    @property
+    def weight_bytes(self) -> int:
+        """Size of all weight files."""
+        return sum(file.size_bytes for files in self.weight_files.values() for file in files)
+
+    def parameters(self, component: str) -> int:
+        """How many values the weight files of ``component`` hold."""
+        return sum(file.parameters for file in self.weight_files[component])
+
+    def config(self, component: str) -> dict[str, Any]:
+        """The component's ``config.json`` (or ``scheduler_config.json``, ``tokenizer_config.json``)."""
+        kind = self.family.components[component].kind
+        return _read_json_object(self.folder / component / CONFIG_NAMES[kind], self.folder)
+
+
+def check_checkpoint(folder: Path) -> Checkpoint:
+    """Check a model folder in the Diffusers layout; a FuseproofError names the file and the key at fault."""
+    index = read_model_index(folder)
+    family = family_of_pipeline_class(index["_class_name"])
+    components = listed_components(index, family, folder)
+    weight_files: dict[str, tuple[WeightFile, ...]] = {}
+    for name in components:
+        component = family.components[name]
+        _check_component_folder(folder, name, component, components[name][1])
+        if component.kind == "model":
+            weight_files[name] = tuple(_weight_files(folder, name, component))
+    return Checkpoint(folder, family, MappingProxyType(components), MappingProxyType(weight_files))
+
+
+def read_model_index(folder: Path) -> dict[str, Any]:
+    """The parsed ``model_index.json``, with a ``_class_name`` that is text."""
+    path = folder / MODEL_INDEX
+    if not path.is_file():
+        raise _no_model_index(folder)
+    index = _read_json_object(path, folder)
+    if "_class_name" not in index:
+        raise _unreadable(f"{MODEL_INDEX} in {folder} has no key '_class_name', so its pipeline is unknown.")
+    if not isinstance(index["_class_name"], str) or not index["_class_name"]:
+        raise _unreadable(
+            f"{MODEL_INDEX} in {folder} has _class_name {json.dumps(index['_class_name'])}; "
+            "a pipeline's class name was expected."
+        )
+    return index
+
+
+def listed_components(index: Mapping[str, Any], family: Family, folder: Path) -> dict[str, tuple[str, str]]:
+    """The components that ``model_index.json`` fills, checked against what the family's pipeline takes."""
+    for name, entry in index.items():
+        if isinstance(entry, list) and name not in family.components:
+            known = ", ".join(family.components)
+            raise _unreadable(
+                f"{MODEL_INDEX} in {folder} lists a component {name!r} that {family.pipeline_class} does not have; "
+                f"it has {known}."
+            )
+    filled: dict[str, tuple[str, str]] = {}
+    for name, component in family.components.items():
+        entry = _component_entry(index, name, component, folder)
+        if entry is not None:
+            filled[name] = entry
+    return filled
+
+
+def _component_entry(index: Mapping[str, Any], name: str, component: Component, folder: Path) -> tuple[str, str] | None:
+    expected = json.dumps([component.library, component.classes[0]])
+    if name not in index or index[name] == [None, None]:
+        if not component.required:
+            return None
+        seen = "has no entry" if name not in index else "has [null, null]"
+        raise _unreadable(f"{MODEL_INDEX} in {folder} {seen} for {name!r}; {expected} was expected.")
+    entry = index[name]
+    is_pair = isinstance(entry, list) and len(entry) == 2 and all(isinstance(part, str) for part in entry)
+    if not is_pair or entry[0] != component.library or entry[1] not in component.classes:
+        raise _unreadable(
+            f"{MODEL_INDEX} in {folder} has {name!r}: {json.dumps(entry)}; {expected} was expected.",
+        )
+    return entry[0], entry[1]
+
+
+def _check_component_folder(folder: Path, name: str, component: Component, class_name: str) -> None:
+    if not (folder / name).is_dir():
+        raise _unreadable(f"{MODEL_INDEX} in {folder} lists {name!r}, but there is no folder {name}/.")
+    for path in sorted((folder / name).glob("*.json")):
+        _refuse_foreign_contents(path, folder)
+    config_name = CONFIG_NAMES.get(component.kind)
+    if config_name is not None:
+        path = folder / name / config_name
+        if not path.is_file():
+            raise _unreadable(f"{name}/{config_name} is missing in {folder}.")
+        _check_own_class(_read_json_object(path, folder), class_name, _shown(path, folder), folder)
+    if component.kind == "tokenizer":
+        _check_tokenizer_files(folder, name)
+
+
+def _check_own_class(config: Mapping[str, Any], class_name: str, shown: str, folder: Path) -> None:
+    """A component's config often names its class too; the libraries load another one without a word."""
+    for key in ("_class_name", "architectures"):
+        named = config.get(key) or class_name
+        if class_name not in ([named] if isinstance(named, str) else named):
+            raise _unreadable(
+                f"{shown} in {folder} has {key} {json.dumps(named)}, but {MODEL_INDEX} says {class_name}."
+            )
+
+
+def _check_tokenizer_files(folder: Path, name: str) -> None:
+    for alternative in TOKENIZER_FILES:
+        if all((folder / name / file).is_file() for file in alternative):
+            return
+    alternatives = " or ".join(" with ".join(f"{name}/{file}" for file in names) for names in TOKENIZER_FILES)
+    raise _unreadable(f"The tokenizer in {folder} has no vocabulary: {alternatives} was expected.")
+
+
+def _weight_files(folder: Path, name: str, component: Component) -> Iterator[WeightFile]:
+    stem = WEIGHTS_STEM[component.library]
+    single = folder / name / f"{stem}.safetensors"
+    index = folder / name / f"{stem}.safetensors.index.json"
+    # Where both exist, diffusers reads the shards and transformers the single file.
+    is_sharded = index.is_file() and not (component.library == "transformers" and single.is_file())
+    if is_sharded:
+        yield from _shards(folder, index)
+    elif single.is_file():
+        yield read_weight_file(single, _shown(single, folder))
+    else:
+        raise _no_weights(folder, name, single.name)
+
+
+def _shards(folder: Path, index_path: Path) -> Iterator[WeightFile]:
+    shown_index = _shown(index_path, folder)
+    weight_map = _read_json_object(index_path, folder).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise _unreadable(f"{shown_index} has no 'weight_map', so its shards are unknown.")
+    tensors_of: dict[str, set[str]] = {}
+    for tensor, shard in weight_map.items():
+        if not isinstance(shard, str) or Path(shard).name != shard:
+            raise _unreadable(f"{shown_index} maps {tensor!r} to {json.dumps(shard)}; a file beside it was expected.")
+        tensors_of.setdefault(shard, set()).add(tensor)
+    missing = [shard for shard in sorted(tensors_of) if not (index_path.parent / shard).is_file()]
+    if missing:
+        raise FuseproofError(
+            f"{shown_index} names {len(tensors_of)} shards, and {_some(missing)} is missing."
+            if len(missing) == 1
+            else f"{shown_index} names {len(tensors_of)} shards, and {len(missing)} are missing: {_some(missing)}.",
+            next_step="Download the model again, or copy the missing files into its folder.",
+        )
+    for shard in sorted(tensors_of):
+        file = read_weight_file(index_path.parent / shard, _shown(index_path.parent / shard, folder))
+        absent = sorted(tensors_of[shard] - set(file.tensors))
+        if absent:
+            raise _unreadable(f"{_shown(file.path, folder)} lacks what {shown_index} promises: {_some(absent)}.")
+        yield file
+
+
+def _no_weights(folder: Path, name: str, expected: str) -> FuseproofError:
+    found = sorted(path.name for path in (folder / name).iterdir() if path.is_file() and path.suffix != ".json")
+    if any(file.endswith(PICKLE_SUFFIXES) for file in found):
+        return FuseproofError(
+            f"{name}/ in {folder} holds only pickled weights ({_some(found)}), which can run any code when loaded; "
+            f"{expected} was expected.",
+            next_step="Use a revision with safetensors weights, or convert them.",
+        )
+    beside = f"; the folder holds {_some(found)}" if found else ""
+    return _unreadable(f"{name}/{expected} is missing in {folder}{beside}.")
+
+
+def _no_model_index(folder: Path) -> FuseproofError:
+    if folder.is_file():
+        return _unreadable(f"{folder} is a file; a model folder in the Diffusers layout was expected.")
+    if not folder.is_dir():
+        return _unreadable(f"There is no model folder {folder}.")
+    if (folder / "config.json").is_file():
+        config = _read_json_object(folder / "config.json", folder)
+        kind = config.get("_class_name") or (config.get("architectures") or ["one component"])[0]
+        return FuseproofError(
+            f"{folder} holds a single component ({kind}), not a pipeline: it has no {MODEL_INDEX}.",
+            next_step="Pass the folder above it, the one with model_index.json.",
+        )
+    return _unreadable(f"{folder} has no {MODEL_INDEX}, so it is not a model folder in the Diffusers layout.")
+
+
+def _read_json_object(path: Path, folder: Path) -> dict[str, Any]:
+    shown = _shown(path, folder)
+    _refuse_foreign_contents(path, folder)
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise _unreadable(f"{shown} in {folder} cannot be read: {error.strerror or error}.") from error
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise _unreadable(f"{shown} in {folder} is not valid JSON: {error.msg} at {where}.") from error
+    except UnicodeDecodeError as error:
+        raise _unreadable(f"{shown} in {folder} is not UTF-8 text (byte {error.start}).") from error
+    if not isinstance(value, dict):
+        raise _unreadable(f"{shown} in {folder} holds {json.dumps(value)[:40]}; a JSON object was expected.")
+    if not value:
+        raise _unreadable(f"{shown} in {folder} is an empty object {{}}.")
+    return value
+
+
+def _refuse_foreign_contents(path: Path, folder: Path) -> None:
+    shown = _shown(path, folder)
+    try:
+        with path.open("rb") as file:
+            start = file.read(512)
+    except OSError as error:
+        raise _unreadable(f"{shown} in {folder} cannot be read: {error.strerror or error}.") from error
+    contents = "empty" if not start else foreign_contents(start)
+    if contents is not None:
+        raise _unreadable(f"{shown} in {folder} is {contents}; JSON was expected.")
+
+
+def _unreadable(message: str) -> FuseproofError:
+    return FuseproofError(message, next_step="Download or copy the model folder again.")
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:NAMES_SHOWN])
+    return shown if len(names) <= NAMES_SHOWN else f"{shown} and {len(names) - NAMES_SHOWN} more"
+
+
+def _shown(path: Path, folder: Path) -> str:
+    return path.relative_to(folder).as_posix()

@@ -1,0 +1,100 @@
+"""Families and checkpoints as plain JSON objects, for ``fuseproof models``. Torch-free."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from fuseproof.pipelines.checkpoints import Checkpoint
+from fuseproof.pipelines.families import Family
+
+TRANSFORMER_GEOMETRY = {
+    "joint_blocks": "num_layers",
+    "single_blocks": "num_single_layers",
+    "attention_heads": "num_attention_heads",
+    "head_dim": "attention_head_dim",
+    "text_hidden_size": "joint_attention_dim",
+}
+
+
+def describe_family(family: Family) -> dict[str, Any]:
+    """What holds for every checkpoint of the family; sizes in pixels."""
+    return {
+        "name": family.name,
+        "title": family.title,
+        "pipeline_class": family.pipeline_class,
+        "model_ids": list(family.model_ids),
+        "takes_image": family.takes_image,
+        "makes_video": family.makes_video,
+        "transformer_parameters": family.parameters,
+        "geometry": dict(family.geometry),
+        "text_tokens": family.text_tokens,
+        "defaults": {
+            "width": family.default_width,
+            "height": family.default_height,
+            "num_inference_steps": family.default_steps,
+            "guidance_scale": family.default_guidance_scale,
+        },
+        "embedded_defaults": {
+            "width": family.embedded_width,
+            "height": family.embedded_height,
+            "num_inference_steps": family.embedded_steps,
+            "guidance_scale": family.default_guidance_scale,
+        },
+        "sizes": {
+            "multiple_of": family.size_multiple,
+            "minimum_side": family.minimum_side,
+            "maximum_side": family.maximum_side,
+            "maximum_pixels": family.maximum_pixels,
+        },
+        "components": {
+            name: {
+                "library": component.library,
+                "class": component.classes[0],
+                "required": component.required,
+                "purpose": component.purpose,
+            }
+            for name, component in family.components.items()
+        },
+        "notes": list(family.notes),
+    }
+
+
+def describe_checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What one checked folder holds: geometry from its configs, parameters and dtypes from its weight headers."""
+    return {
+        "folder": str(checkpoint.folder),
+        "family": checkpoint.family.name,
+        "weight_bytes": checkpoint.weight_bytes,
+        "geometry": _geometry(checkpoint.config("transformer"), checkpoint.config("vae")),
+        "components": {
+            name: {"library": library, "class": class_name, **_weights(checkpoint, name)}
+            for name, (library, class_name) in checkpoint.components.items()
+        },
+        "prompt_rewriting": checkpoint.has_text_processor,
+    }
+
+
+def _weights(checkpoint: Checkpoint, component: str) -> dict[str, Any]:
+    files = checkpoint.weight_files.get(component)
+    if files is None:
+        return {}
+    dtypes = Counter(entry.dtype for file in files for entry in file.tensors.values())
+    return {
+        "parameters": checkpoint.parameters(component),
+        "tensors": sum(len(file.tensors) for file in files),
+        "dtypes": sorted(dtypes),
+        "files": [file.path.name for file in files],
+        "bytes": sum(file.size_bytes for file in files),
+    }
+
+
+def _geometry(transformer: Mapping[str, Any], vae: Mapping[str, Any]) -> dict[str, Any]:
+    geometry = {name: transformer.get(key) for name, key in TRANSFORMER_GEOMETRY.items()}
+    heads, head_dim = geometry["attention_heads"], geometry["head_dim"]
+    geometry["hidden_size"] = heads * head_dim if isinstance(heads, int) and isinstance(head_dim, int) else None
+    geometry["latent_channels"] = vae.get("latent_channels")
+    stages = vae.get("block_out_channels")
+    geometry["vae_scale"] = 2 ** (len(stages) - 1) if isinstance(stages, list) and stages else None
+    return geometry

@@ -1,0 +1,177 @@
+"""The model families that fuseproof runs: classes, geometry, defaults and valid sizes. Torch-free tables.
+
+A family is recognised by the ``_class_name`` of a Diffusers ``model_index.json``. Everything a request needs to be
+judged before a model is loaded stands here; what depends on one checkpoint is read from its folder
+(:mod:`fuseproof.pipelines.checkpoints`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
+
+from fuseproof.errors import UsageError
+
+ComponentKind = Literal["model", "scheduler", "tokenizer", "processor"]
+
+
+@dataclass(frozen=True)
+class Component:
+    """One entry of a pipeline's ``model_index.json``.
+
+    ``classes`` lists the accepted class names, the usual one first. A component that is not ``required`` may be
+    absent or ``[null, null]``; the pipeline then lacks what ``purpose`` says.
+    """
+
+    kind: ComponentKind
+    library: Literal["diffusers", "transformers"]
+    classes: tuple[str, ...]
+    purpose: str
+    required: bool = True
+
+
+@dataclass(frozen=True)
+class Family:
+    """One model family.
+
+    Sizes are in pixels; both sides must be multiples of ``size_multiple`` between ``minimum_side`` and
+    ``maximum_side``, with at most ``maximum_pixels`` in all. ``embedded_*`` are the defaults of the small checkpoint
+    ``embedded:<name>``. ``parameters`` counts the released transformer.
+    """
+
+    name: str
+    title: str
+    pipeline_class: str
+    model_ids: tuple[str, ...]
+    components: Mapping[str, Component]
+    default_width: int
+    default_height: int
+    default_steps: int
+    default_guidance_scale: float
+    embedded_width: int
+    embedded_height: int
+    embedded_steps: int
+    size_multiple: int
+    minimum_side: int
+    maximum_side: int
+    maximum_pixels: int
+    text_tokens: int
+    parameters: int
+    geometry: Mapping[str, int | str]
+    takes_image: bool = False
+    makes_video: bool = False
+    notes: tuple[str, ...] = field(default=())
+
+
+LONGCAT_IMAGE = Family(
+    name="longcat-image",
+    title="LongCat-Image",
+    pipeline_class="LongCatImagePipeline",
+    model_ids=("meituan-longcat/LongCat-Image",),
+    components=MappingProxyType(
+        {
+            "scheduler": Component(
+                "scheduler", "diffusers", ("FlowMatchEulerDiscreteScheduler",), "sigmas and Euler steps"
+            ),
+            "text_encoder": Component(
+                "model", "transformers", ("Qwen2_5_VLForConditionalGeneration",), "prompt embeddings"
+            ),
+            "text_processor": Component(
+                "processor",
+                "transformers",
+                ("Qwen2VLProcessor", "Qwen2_5_VLProcessor"),
+                "prompt rewriting",
+                required=False,
+            ),
+            "tokenizer": Component(
+                "tokenizer", "transformers", ("Qwen2Tokenizer", "Qwen2TokenizerFast"), "prompt tokens"
+            ),
+            "transformer": Component("model", "diffusers", ("LongCatImageTransformer2DModel",), "denoising"),
+            "vae": Component("model", "diffusers", ("AutoencoderKL",), "decoding latents to pixels"),
+        }
+    ),
+    default_width=1024,
+    default_height=1024,
+    default_steps=50,
+    default_guidance_scale=4.5,
+    embedded_width=256,
+    embedded_height=256,
+    embedded_steps=8,
+    size_multiple=16,
+    minimum_side=16,
+    maximum_side=4096,
+    maximum_pixels=2048 * 2048,
+    text_tokens=512,
+    parameters=6_271_000_000,
+    geometry=MappingProxyType(
+        {
+            "joint_blocks": 10,
+            "single_blocks": 20,
+            "attention_heads": 24,
+            "head_dim": 128,
+            "hidden_size": 3072,
+            "text_hidden_size": 3584,
+            "latent_channels": 16,
+            "vae_scale": 8,
+            "patch": 2,
+        }
+    ),
+    notes=(
+        "Prompts are always padded to 512 tokens, and the padding is attended.",
+        "Guidance above 1 runs two transformer calls a step.",
+        "Prompt rewriting is off by default: the text encoder would write a new prompt first, which makes timings "
+        "meaningless.",
+    ),
+)
+
+FAMILIES: Mapping[str, Family] = MappingProxyType({family.name: family for family in (LONGCAT_IMAGE,)})
+
+NOT_SUPPORTED_YET: Mapping[str, str] = MappingProxyType(
+    {
+        "LongCatImageEditPipeline": "LongCat-Image-Edit",
+        "ErnieImagePipeline": "ERNIE-Image",
+        "FluxPipeline": "FLUX.1",
+        "Flux2Pipeline": "FLUX.2",
+        "Flux2KleinPipeline": "FLUX.2 klein",
+        "QwenImagePipeline": "Qwen-Image",
+        "QwenImageEditPipeline": "Qwen-Image-Edit",
+        "QwenImageEditPlusPipeline": "Qwen-Image-Edit-Plus",
+        "ZImagePipeline": "Z-Image",
+        "WanPipeline": "Wan",
+        "WanImageToVideoPipeline": "Wan image-to-video",
+    }
+)
+
+
+def family_named(name: str) -> Family:
+    """The family called ``name``; a UsageError lists what exists."""
+    family = FAMILIES.get(name)
+    if family is None:
+        raise UsageError(
+            f"There is no model family {name!r}; fuseproof has {_listed(FAMILIES)}.",
+            next_step="`fuseproof models list` describes them.",
+        )
+    return family
+
+
+def family_of_pipeline_class(name: str) -> Family:
+    """The family whose ``model_index.json`` says ``_class_name: name``; a UsageError lists what exists."""
+    for family in FAMILIES.values():
+        if family.pipeline_class == name:
+            return family
+    supported = _listed({family.pipeline_class: family for family in FAMILIES.values()})
+    if name in NOT_SUPPORTED_YET:
+        raise UsageError(
+            f"{NOT_SUPPORTED_YET[name]} ({name}) is not supported yet; fuseproof runs {supported}.",
+            next_step="`fuseproof models list` shows the families that run today.",
+        )
+    raise UsageError(
+        f"The pipeline class {name!r} is unknown to fuseproof, which runs {supported}.",
+        next_step="`fuseproof models list` shows the families that run today.",
+    )
+
+
+def _listed(names: Mapping[str, object]) -> str:
+    return ", ".join(names)

@@ -1,0 +1,138 @@
+"""Strict loading: one dtype, every tensor from the checkpoint, nothing made up.
+
+diffusers and transformers fill a tensor that the file lacks with fresh random values and at most warn. Here the
+loading report of each component is read, and anything missing, unexpected or of another shape is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+
+from fuseproof.errors import FuseproofError
+from fuseproof.pipelines.checkpoints import Checkpoint
+from fuseproof.pipelines.libraries import silence_libraries
+
+TENSORS_SHOWN = 3
+CAUSE_CHARACTERS = 200
+LIBRARY_ERRORS = (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError, ImportError, SafetensorError)
+
+
+def load_pipeline(
+    checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device, with_text_processor: bool = False
+) -> Any:
+    """The checkpoint's own diffusers pipeline on ``device``, in eval mode, every parameter in ``dtype``.
+
+    Prompt rewriting alone needs the text processor, and that needs torchvision: it is loaded only
+    ``with_text_processor``, and the pipeline's slot is None otherwise. Nothing is fetched from the network.
+    A FuseproofError names the component and the tensors at fault.
+    """
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"dtype is {dtype!r}; the libraries read anything but a torch.dtype as float32")
+    silence_libraries()
+    import diffusers
+
+    components: dict[str, Any] = {}
+    for name, component in checkpoint.family.components.items():
+        is_left_out = component.kind == "processor" and not with_text_processor
+        components[name] = None if is_left_out else _load_component(checkpoint, name, dtype)
+    pipeline = getattr(diffusers, checkpoint.family.pipeline_class)(**components)
+    pipeline.set_progress_bar_config(disable=True)
+    return _moved(pipeline, device)
+
+
+def _load_component(checkpoint: Checkpoint, name: str, dtype: torch.dtype) -> Any:
+    library_name, class_name = checkpoint.components[name]
+    component_class = _component_class(library_name, class_name, name)
+    folder = checkpoint.folder / name
+    is_model = checkpoint.family.components[name].kind == "model"
+    try:
+        if not is_model:
+            return component_class.from_pretrained(folder, local_files_only=True)
+        # Mismatches are "ignored" only so that they reach the report, by name and all at once.
+        model, report = component_class.from_pretrained(
+            folder,
+            dtype=dtype,
+            local_files_only=True,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
+    except LIBRARY_ERRORS as error:
+        raise FuseproofError(
+            f"The {name} of {checkpoint.folder} cannot be loaded: {_first_line(error)}.",
+            next_step="Check that the component's config fits its files, or download the model again.",
+        ) from error
+    _refuse_incomplete(report, name, checkpoint)
+    _refuse_other_dtypes(model, name, dtype)
+    return model.eval()
+
+
+def _component_class(library_name: str, class_name: str, name: str) -> Any:
+    import diffusers
+    import transformers
+
+    component_class = getattr({"diffusers": diffusers, "transformers": transformers}[library_name], class_name, None)
+    if component_class is None:
+        raise FuseproofError(
+            f"The installed {library_name} has no class {class_name}, which the {name} needs.",
+            next_step=f"Install a version of {library_name} that has it.",
+        )
+    return component_class
+
+
+def _refuse_incomplete(report: Mapping[str, Iterable[Any]], name: str, checkpoint: Checkpoint) -> None:
+    """Judge what the library reports: tensor names, and ``(name, shape in file, shape in model)`` for mismatches."""
+    mismatched = {
+        tensor: f"{tensor} {list(found)} for {list(expected)}" for tensor, found, expected in report["mismatched_keys"]
+    }
+    missing = set(report["missing_keys"]) - set(mismatched)
+    faults = [
+        _fault("lacks", "", missing),
+        _fault("has", "misshapen ", mismatched.values()),
+        _fault("has", "unexpected ", report["unexpected_keys"]),
+        *(str(message) for message in report["error_msgs"]),
+    ]
+    found = [fault for fault in faults if fault]
+    if found:
+        raise FuseproofError(
+            f"The {name} of {checkpoint.folder} does not fit its config: it {', and '.join(found)}.",
+            next_step="Download the model again; running on made-up weights would prove nothing.",
+        )
+
+
+def _fault(verb: str, adjective: str, tensors: Iterable[str]) -> str | None:
+    names = sorted(tensors)
+    if not names:
+        return None
+    shown = ", ".join(names[:TENSORS_SHOWN])
+    rest = f" and {len(names) - TENSORS_SHOWN} more" if len(names) > TENSORS_SHOWN else ""
+    return f"{verb} {len(names)} {adjective}tensor{'s' if len(names) > 1 else ''} ({shown}{rest})"
+
+
+def _refuse_other_dtypes(model: torch.nn.Module, name: str, dtype: torch.dtype) -> None:
+    for tensor_name, parameter in model.named_parameters():
+        if parameter.is_meta:
+            raise FuseproofError(f"The {name} was loaded without a value for {tensor_name}.")
+        if parameter.is_floating_point() and parameter.dtype != dtype:
+            raise FuseproofError(
+                f"The {name} was loaded in mixed dtypes: {tensor_name} is {parameter.dtype}, and {dtype} was asked for."
+            )
+
+
+def _moved(pipeline: Any, device: torch.device) -> Any:
+    try:
+        return pipeline.to(device)
+    except torch.OutOfMemoryError as error:
+        raise FuseproofError(
+            f"The model does not fit on {device}: {_first_line(error)}.",
+            next_step="Free memory on the device, or choose another with --device.",
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:CAUSE_CHARACTERS].rstrip(".: ")

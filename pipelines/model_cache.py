@@ -1,0 +1,201 @@
+"""Builds embedded checkpoints once into the user's cache folder, and never trusts what it finds there unread.
+
+An entry is a folder ``<name>-<key>/`` that holds ``model/`` and ``manifest.json``. The key covers the builder's source
+and the versions of the libraries that shape the files, so another version gets another entry. An entry appears by one
+rename, under a lock; its content hash is verified each time it is used, and a damaged entry is built again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+from filelock import FileLock, Timeout
+from platformdirs import user_cache_dir
+from safetensors import SafetensorError
+
+from fuseproof.errors import FuseproofError
+from fuseproof.pipelines.content_hash import folder_sha256
+
+CACHE_VARIABLE = "FUSEPROOF_CACHE_DIR"
+SHAPING_LIBRARIES = ("diffusers", "transformers", "tokenizers", "safetensors", "numpy")
+MANIFEST = "manifest.json"
+MANIFEST_SCHEMA = "fuseproof.embedded/1"
+LOCK_TIMEOUT_S = 600.0
+BUILDING = "building"
+
+CacheState = Literal["packaged", "cached", "built"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How an embedded checkpoint is built: a module with ``build(folder)``, and every source file that shapes it."""
+
+    name: str
+    module: str
+    sources: tuple[str, ...]
+
+    def build(self, folder: Path) -> None:
+        """Write the checkpoint into ``folder``. Imports torch and diffusers."""
+        builder: Callable[[Path], None] = importlib.import_module(self.module).build
+        builder(folder)
+
+
+RECIPES: Mapping[str, Recipe] = MappingProxyType(
+    {
+        "longcat-image": Recipe(
+            name="longcat-image",
+            module="fuseproof.pipelines.tiny.longcat_image",
+            sources=("tiny/longcat_image.py", "tiny/weights.py"),
+        )
+    }
+)
+
+
+@dataclass(frozen=True)
+class CachedModel:
+    """A verified entry. ``warnings`` says what had to be repaired; it was already shown on stderr."""
+
+    folder: Path
+    content_sha256: str
+    state: CacheState
+    warnings: tuple[str, ...] = ()
+
+
+def cache_directory(environment: Mapping[str, str]) -> Path:
+    """Where embedded checkpoints are kept: ``FUSEPROOF_CACHE_DIR`` if set, else the user's cache folder."""
+    chosen = environment.get(CACHE_VARIABLE)
+    return Path(chosen).expanduser().absolute() if chosen else Path(user_cache_dir("fuseproof"))
+
+
+def entry_name(recipe: Recipe) -> str:
+    """``<name>-<key>``, the key over builder source and library versions."""
+    facts = json.dumps(_key_facts(recipe), sort_keys=True)
+    return f"{recipe.name}-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
+
+
+def find_cached(recipe: Recipe, directory: Path) -> CachedModel | None:
+    """The verified entry for ``recipe``, or None where there is none or it is damaged. Torch-free, changes nothing."""
+    entry = directory / entry_name(recipe)
+    if not entry.is_dir() or damage(entry) is not None:
+        return None
+    return CachedModel(entry / "model", _stored_hash(entry), "cached")
+
+
+def ensure_cached(recipe: Recipe, directory: Path) -> CachedModel:
+    """The verified entry for ``recipe``, built now if it is missing or damaged.
+
+    A FuseproofError says why the cache folder cannot be used.
+    """
+    cached = find_cached(recipe, directory)
+    if cached is not None:
+        return cached
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with FileLock(directory / f".{entry_name(recipe)}.lock", timeout=LOCK_TIMEOUT_S):
+            return _cached_or_built(recipe, directory)
+    except Timeout as error:
+        raise FuseproofError(
+            f"Another process has been building {recipe.name} in {directory} for {LOCK_TIMEOUT_S:.0f} s.",
+            next_step="Wait for it or end it, then try again.",
+        ) from error
+    except (OSError, SafetensorError) as error:
+        cause = getattr(error, "strerror", None) or error
+        raise FuseproofError(
+            f"The cache folder {directory} cannot be used to build {recipe.name}: {cause}.",
+            next_step=f"Set {CACHE_VARIABLE} to a folder that is writable and has 40 MB free.",
+        ) from error
+
+
+def write_atomically(destination: Path, prefix: str, fill: Callable[[Path], None]) -> None:
+    """Let ``fill`` write into a temporary folder beside ``destination``, then rename it to that name.
+
+    Nothing is left behind when ``fill`` fails. ``destination`` must be absent or an empty folder.
+    """
+    temporary = Path(tempfile.mkdtemp(prefix=prefix, dir=destination.parent))
+    try:
+        fill(temporary)
+        _make_readable(temporary)
+        temporary.rename(destination)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def damage(entry: Path) -> str | None:
+    """Why an entry cannot be used, or None when its bytes are the ones that were built."""
+    try:
+        stored = _stored_hash(entry)
+        found = folder_sha256(entry / "model")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"its manifest or files cannot be read ({error})"
+    return None if found == stored else f"its content hash is {found[:12]}, and {stored[:12]} was stored"
+
+
+def _cached_or_built(recipe: Recipe, directory: Path) -> CachedModel:
+    """Called under the lock: another process may have built the entry while this one waited."""
+    entry = directory / entry_name(recipe)
+    warnings: tuple[str, ...] = ()
+    if entry.is_dir():
+        problem = damage(entry)
+        if problem is None:
+            return CachedModel(entry / "model", _stored_hash(entry), "cached")
+        warnings = (f"The cached checkpoint {entry} is damaged: {problem}; it is built again.",)
+        sys.stderr.write(f"fuseproof: warning: {warnings[0]}\n")
+        shutil.rmtree(entry)
+    prefix = f".{entry.name}.{BUILDING}-"
+    for leftover in directory.glob(f"{prefix}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    write_atomically(entry, prefix, lambda folder: _fill_entry(recipe, folder))
+    return CachedModel(entry / "model", _stored_hash(entry), "built", warnings)
+
+
+def _fill_entry(recipe: Recipe, folder: Path) -> None:
+    recipe.build(folder / "model")
+    manifest = {
+        "schema": MANIFEST_SCHEMA,
+        **_key_facts(recipe),
+        "content_sha256": folder_sha256(folder / "model"),
+    }
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _key_facts(recipe: Recipe) -> dict[str, object]:
+    here = Path(__file__).parent
+    source = hashlib.sha256(b"\0".join((here / name).read_bytes() for name in recipe.sources))
+    return {
+        "name": recipe.name,
+        "builder": source.hexdigest()[:16],
+        "libraries": {library: _installed_version(library) for library in SHAPING_LIBRARIES},
+    }
+
+
+def _installed_version(library: str) -> str | None:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return None
+
+
+def _stored_hash(entry: Path) -> str:
+    stored = json.loads((entry / MANIFEST).read_text(encoding="utf-8"))["content_sha256"]
+    if not isinstance(stored, str):
+        raise TypeError(f"content_sha256 is {stored!r}")
+    return stored
+
+
+def _make_readable(folder: Path) -> None:
+    """Temporary folders and safetensors files are made private; a cache may be shared."""
+    folder.chmod(0o755)
+    for path in folder.rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)

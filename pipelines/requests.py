@@ -1,0 +1,160 @@
+"""One request for one picture, and the rules it must obey before a model is loaded. Torch-free.
+
+torch and diffusers accept seed -1, guidance NaN and 427 pixels (and then run something else than was asked for), so
+every value is judged here, and nothing is ever adjusted.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from fuseproof.errors import UsageError
+from fuseproof.pipelines.checkpoints import Checkpoint
+from fuseproof.pipelines.families import Family
+
+GeneratorDevice = Literal["cpu", "cuda"]
+
+GENERATOR_DEVICES: tuple[str, ...] = ("cpu", "cuda")
+QUALITIES: tuple[str, ...] = ("lossless", "extra-high", "high")
+QUALITY_ALIASES = {"exact": "lossless"}
+MAXIMUM_STEPS = 1000
+SEED_LIMIT = 2**64
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """What one generation is asked to do.
+
+    ``width`` and ``height`` are in pixels. ``seed`` feeds one generator on ``generator_device``, whatever device the
+    model runs on, so the noise depends on both. ``negative_prompt`` None means the family's own (the empty prompt).
+    ``cfg_renorm_min`` is the lower clamp of the renormalisation factor, used with ``enable_cfg_renorm``.
+    """
+
+    prompt: str
+    negative_prompt: str | None
+    width: int
+    height: int
+    num_inference_steps: int
+    guidance_scale: float
+    seed: int
+    generator_device: GeneratorDevice
+    enable_cfg_renorm: bool
+    cfg_renorm_min: float
+    enable_prompt_rewrite: bool
+    quality: str
+
+
+def quality_named(text: str) -> str:
+    """The quality's own name: ``exact`` is an alias of ``lossless``; anything unknown is a UsageError."""
+    quality = QUALITY_ALIASES.get(text, text)
+    if quality not in QUALITIES:
+        allowed = ", ".join(QUALITIES)
+        raise UsageError(
+            f"Quality {text!r} does not exist; it is one of {allowed} (exact means lossless).",
+            next_step="Leave --quality out for lossless, where every output bit equals diffusers' eager result.",
+        )
+    return quality
+
+
+def validate_request(request: GenerationRequest, family: Family, checkpoint: Checkpoint | None = None) -> None:
+    """Raise a UsageError for the first value that ``family`` cannot carry out as written.
+
+    With a ``checkpoint``, what only its folder tells is checked too: prompt rewriting needs its text processor.
+    """
+    _check_prompts(request)
+    _check_size(request, family)
+    _check_sampling(request)
+    _check_seed(request)
+    quality_named(request.quality)
+    if request.enable_prompt_rewrite and checkpoint is not None:
+        _check_prompt_rewrite(checkpoint)
+
+
+def nearest_sizes(side: int, family: Family) -> tuple[int, ...]:
+    """The valid lengths next to ``side`` (in pixels): one or two, ascending."""
+    multiple = family.size_multiple
+    below = side // multiple * multiple
+    nearest = {min(max(candidate, family.minimum_side), family.maximum_side) for candidate in (below, below + multiple)}
+    return tuple(sorted(nearest))
+
+
+def _check_prompts(request: GenerationRequest) -> None:
+    if not request.prompt.strip():
+        raise UsageError(
+            f"The prompt {request.prompt!r} is empty.",
+            next_step="Give --prompt a text; --negative-prompt may be empty.",
+        )
+    for name, text in (("prompt", request.prompt), ("negative prompt", request.negative_prompt or "")):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(
+                f"The {name} is not valid text: character {error.start + 1} cannot be encoded as UTF-8.",
+                next_step="Pass it in UTF-8, for example through --prompt-path and a file.",
+            ) from error
+
+
+def _check_size(request: GenerationRequest, family: Family) -> None:
+    for name, side in (("width", request.width), ("height", request.height)):
+        is_valid = side % family.size_multiple == 0 and family.minimum_side <= side <= family.maximum_side
+        if is_valid:
+            continue
+        nearest = nearest_sizes(side, family)
+        is_plural = len(nearest) > 1
+        raise UsageError(
+            f"{family.title} cannot make {name} {side}: it must be a multiple of {family.size_multiple} from "
+            f"{family.minimum_side} to {family.maximum_side}, and the nearest {'are' if is_plural else 'is'} "
+            f"{' and '.join(map(str, nearest))}.",
+            next_step=f"Use --{name} {nearest[-1]}.",
+        )
+    if request.width * request.height > family.maximum_pixels:
+        side = math.isqrt(family.maximum_pixels)
+        raise UsageError(
+            f"{family.title} cannot make {request.width}x{request.height}: that is "
+            f"{request.width * request.height:,} pixels, and the most is {family.maximum_pixels:,} ({side}x{side}).",
+            next_step="Lower --width or --height.",
+        )
+
+
+def _check_sampling(request: GenerationRequest) -> None:
+    if not 1 <= request.num_inference_steps <= MAXIMUM_STEPS:
+        raise UsageError(
+            f"{request.num_inference_steps} inference steps cannot be run; the range is 1 to {MAXIMUM_STEPS}.",
+            next_step="Set --num-inference-steps.",
+        )
+    if not (math.isfinite(request.guidance_scale) and request.guidance_scale >= 0):
+        raise UsageError(
+            f"Guidance scale {request.guidance_scale} cannot be used; it is a finite number from 0 on, "
+            "and up to 1 it switches guidance off.",
+            next_step="Set --guidance-scale.",
+        )
+    if not 0 <= request.cfg_renorm_min <= 1:
+        raise UsageError(
+            f"The renormalisation minimum {request.cfg_renorm_min} cannot be used; it lies between 0 and 1.",
+            next_step="Set --cfg-renorm-min; 0 is the default.",
+        )
+
+
+def _check_seed(request: GenerationRequest) -> None:
+    if not 0 <= request.seed < SEED_LIMIT:
+        raise UsageError(
+            f"Seed {request.seed} cannot be used; the range is 0 to 2**64 - 1 ({SEED_LIMIT - 1}).",
+            next_step="Set --seed.",
+        )
+    if request.generator_device not in GENERATOR_DEVICES:
+        raise UsageError(
+            f"The generator device {request.generator_device!r} does not exist; it is cpu or cuda.",
+            next_step="Leave --generator-device out for the default.",
+        )
+
+
+def _check_prompt_rewrite(checkpoint: Checkpoint) -> None:
+    if checkpoint.has_text_processor:
+        return
+    raise UsageError(
+        f"Prompts cannot be rewritten with {checkpoint.folder}: its text_processor slot is empty, "
+        "and rewriting needs one.",
+        next_step="Leave --enable-prompt-rewrite out.",
+    )

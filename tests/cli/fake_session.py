@@ -1,0 +1,116 @@
+"""A stand-in for ``fuseproof.pipelines.session``: the same surface, no torch, images made from seed and prompt."""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+Image = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class FakeStage:
+    name: str
+    milliseconds: float
+
+
+@dataclass(frozen=True)
+class FakeResult:
+    image: Image
+    latents: Image
+    latents_dtype: str
+    rewritten_prompt: str | None
+    stages: tuple[FakeStage, ...]
+    denoise_steps_ms: tuple[float, ...]
+    worker_ms: float
+    work: dict[str, int]
+
+
+@dataclass
+class FakeSession:
+    """Records what it was asked; ``outcomes`` replaces a request's image, or raises, by request index."""
+
+    outcomes: dict[int, Any] = field(default_factory=dict)
+    opened_with: Any = None
+    warmups: list[tuple[Any, int | None]] = field(default_factory=list)
+    requests: list[Any] = field(default_factory=list)
+    is_closed: bool = False
+    backend: str = "native"
+    fallback_reason: str | None = None
+    device: str = "cpu"
+    dtype: str = "float32"
+    warnings: list[str] = field(default_factory=list)
+    load_ms: float = 500.0
+    warmup_ms: float = 0.0
+    compile_ms: float = 0.0
+
+    def warm_up(self, request: Any, steps: int | None = None) -> float:
+        self.warmups.append((request, steps))
+        self.warmup_ms += 250.0
+        return 250.0
+
+    def run(self, request: Any) -> FakeResult:
+        outcome = self.outcomes.get(len(self.requests))
+        self.requests.append(request)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return FakeResult(
+            image=picture(request) if outcome is None else outcome,
+            latents=np.zeros((1, 16, 64), np.float32),
+            latents_dtype="float32",
+            rewritten_prompt=None,
+            stages=(FakeStage("TextEncodingStage", 10.0), FakeStage("DenoisingStage", 80.0)),
+            denoise_steps_ms=(40.0, 40.0),
+            worker_ms=100.0,
+            work={"transformer_calls": 2, "transformer_tokens": 100},
+        )
+
+    def memory_checkpoints(self) -> dict[str, dict[str, float]]:
+        return {"runtime_peak": {"peak_host_rss_mb": 123.0}}
+
+    def fastpaths_report(self) -> dict[str, Any]:
+        site = {"state": "fused", "reason": None, "calls_fused": 14, "calls_eager": 2}
+        return {"requested": "auto", "quality": "lossless", "gate": "enforce", "sites": {"rotary": site}}
+
+    def graphs_report(self) -> dict[str, Any]:
+        return {"captured": 0}
+
+    def environment(self) -> dict[str, Any]:
+        return {"device": self.device}
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def picture(request: Any) -> Image:
+    """An image in 0..1, [H, W, 3] float32, that depends on prompt and seed."""
+    generator = np.random.RandomState(zlib.crc32(f"{request.prompt}|{request.seed}".encode()))
+    return generator.random_sample((request.height, request.width, 3)).astype(np.float32)
+
+
+def install(monkeypatch: pytest.MonkeyPatch) -> FakeSession:
+    """Put the stand-in where ``generate`` imports the real module from."""
+    session = FakeSession()
+
+    class Opener:
+        @staticmethod
+        def open(model: Any, checkpoint: Any, settings: Any, observer: Any) -> FakeSession:
+            session.opened_with = settings
+            return session
+
+    class Settings:
+        def __init__(self, **values: Any) -> None:
+            self.__dict__.update(values)
+
+    module = ModuleType("fuseproof.pipelines.session")
+    module.Session = Opener  # type: ignore[attr-defined]
+    module.SessionSettings = Settings  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "fuseproof.pipelines.session", module)
+    return session

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from fuseproof.cli.main import main
+from fuseproof.pipelines import embedded, model_cache
+from tests.pipelines.fake_checkpoints import write_fake_checkpoint
+from tests.pipelines.fake_recipe import RECIPE
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache folder, and a builder that needs no torch."""
+    monkeypatch.setenv(model_cache.CACHE_VARIABLE, str(tmp_path / "cache"))
+    recipes = MappingProxyType({"longcat-image": RECIPE})
+    monkeypatch.setattr(embedded, "RECIPES", recipes)
+    monkeypatch.setattr(model_cache, "RECIPES", recipes)
+    return tmp_path / "cache"
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    assert main(["models", *arguments, "--json"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    return json.loads(captured.out)
+
+
+def test_list_names_families_models_and_the_offline_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "list"]) == 0
+    captured = capsys.readouterr()
+    assert "longcat-image  LongCat-Image, text to image" in captured.out
+    assert "meituan-longcat/LongCat-Image" in captured.out
+    assert "embedded:longcat-image (not built yet)" in captured.out
+    assert captured.err == ""
+
+
+def test_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    listed = run_json(capsys, "list")
+    assert listed["schema"] == "fuseproof.models/1"
+    assert [family["name"] for family in listed["families"]] == ["longcat-image"]
+    assert listed["families"][0]["embedded"]["state"] == "not built yet"
+
+
+@pytest.mark.parametrize("name", ["longcat-image", "embedded:longcat-image"])
+def test_show_describes_a_family_without_building_anything(
+    name: str, own_cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["models", "show", name]) == 0
+    output = capsys.readouterr().out
+    for expected in (
+        "LongCatImagePipeline",
+        "6,271,000,000",
+        "1024x1024, 50 steps",
+        "256x256, 8 steps",
+        "multiples of 16",
+    ):
+        assert expected in output
+    assert not own_cache.exists()
+
+
+def test_show_as_json_of_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_fake_checkpoint(tmp_path / "my model")
+    shown = run_json(capsys, "show", str(folder))
+    assert shown["schema"] == "fuseproof.model/1"
+    assert shown["family"]["sizes"]["multiple_of"] == 16
+    assert shown["checkpoint"]["geometry"] == {
+        "joint_blocks": 2,
+        "single_blocks": 4,
+        "attention_heads": 2,
+        "head_dim": 128,
+        "text_hidden_size": 64,
+        "hidden_size": 256,
+        "latent_channels": 16,
+        "vae_scale": 8,
+    }
+    assert shown["checkpoint"]["components"]["transformer"]["parameters"] == 17
+    assert shown["checkpoint"]["components"]["transformer"]["dtypes"] == ["F16", "F32"]
+    assert shown["checkpoint"]["prompt_rewriting"] is False
+
+
+def test_show_as_text_of_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_fake_checkpoint(tmp_path)
+    assert main(["models", "show", str(folder)]) == 0
+    output = capsys.readouterr().out
+    assert f"checkpoint {folder}" in output
+    assert "joint blocks 2, single blocks 4" in output
+    assert "not possible: no text_processor" in output
+
+
+def test_make_tiny_writes_a_folder_and_prints_its_hash(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = run_json(capsys, "make-tiny", "longcat-image", str(tmp_path / "a"))
+    assert main(["models", "make-tiny", "longcat-image", str(tmp_path / "b")]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'b'}  content sha256 {made['content_sha256']}\n"
+    assert sorted(path.name for path in (tmp_path / "b").iterdir()) == ["model_index.json", "vae"]
+
+
+REFUSED = {
+    "show-unknown": (2, ["show", "flux"], "'flux' is neither a family (longcat-image)"),
+    "show-unknown-embedded": (2, ["show", "embedded:flux"], "no model family 'flux'"),
+    "show-not-a-model": (1, ["show", "EMPTY"], "has no model_index.json"),
+    "make-unknown": (2, ["make-tiny", "flux", "NEW"], "no embedded checkpoint 'flux'"),
+    "make-in-use": (2, ["make-tiny", "longcat-image", "USED"], "is not empty"),
+    "make-on-a-file": (2, ["make-tiny", "longcat-image", "USED/mine"], "is a file"),
+    "make-under-a-file": (1, ["make-tiny", "longcat-image", "USED/mine/new"], "cannot be written"),
+}
+
+
+@pytest.mark.parametrize(("exit_code", "arguments", "expected"), REFUSED.values(), ids=REFUSED)
+def test_a_refusal_is_one_sentence_and_an_exit_code(
+    exit_code: int, arguments: list[str], expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("EMPTY", "USED"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "USED" / "mine").write_bytes(b"")
+    placed = [str(tmp_path / text) if text.startswith(("EMPTY", "USED", "NEW")) else text for text in arguments]
+    assert main(["models", *placed]) == exit_code
+    captured = capsys.readouterr()
+    assert expected in captured.err
+    assert captured.out == ""
+    assert captured.err.startswith("fuseproof: error: ")
+    assert captured.err.count("\n") == 2
+    assert not (tmp_path / "NEW").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["list"], ["show", "longcat-image"], ["--help"], ["make-tiny", "--help"]], ids=" ".join
+)
+def test_listing_and_showing_load_no_torch(arguments: list[str]) -> None:
+    code = (
+        "import sys; from fuseproof.cli.main import main; main(sys.argv[1:]);"
+        "print(sorted({'torch', 'diffusers', 'transformers', 'huggingface_hub'} & set(sys.modules)), file=sys.stderr)"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", code, "models", *arguments], capture_output=True, text=True, check=True
+    )
+    assert process.stderr.strip() == "[]"

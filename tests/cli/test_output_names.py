@@ -1,0 +1,94 @@
+"""Names made from prompts, and folders asked before anything is loaded."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections import namedtuple
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from fuseproof.cli import output_names
+from fuseproof.cli.output_names import check_dump_path, check_writable, create_folder, default_file_name, free_path
+from fuseproof.errors import FuseproofError, UsageError
+
+MOMENT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+Usage = namedtuple("Usage", "total used free")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "words"),
+    [
+        ("a red panda", "a_red_panda"),
+        ("../../x", "x"),
+        ("/etc/passwd", "etc_passwd"),
+        ("..", "image"),
+        ("--x", "x"),
+        ("\N{PANDA FACE}", "image"),
+        ("caf\u00e9 \u2460", "cafe_1"),
+        ("a|b`c<script>\n\x00d", "a_b_c_script_d"),
+        ("CON.", "CON"),
+        ("x" * 2000, "x" * 100),
+        ("\u01c4" * 100, ("DZ" * 100)[:100]),
+    ],
+)
+def test_default_name_is_safe_ascii_and_short(prompt: str, words: str) -> None:
+    name = default_file_name(prompt, "0", MOMENT)
+    assert re.fullmatch(re.escape(words) + r"_20260102-030405_[0-9a-f]{8}\.png", name)
+    assert len(name) <= output_names.LONGEST_NAME
+
+
+def test_the_hash_tells_requests_apart_and_repeats() -> None:
+    names = {default_file_name("a", identity, MOMENT) for identity in ("0", "1")}
+    assert 2 == len(names)
+    assert default_file_name("a", "0", MOMENT) in names
+
+
+def test_free_path_steps_aside_for_what_exists(tmp_path: Path) -> None:
+    assert tmp_path / "a.png" == free_path(tmp_path, "a.png")
+    (tmp_path / "a.png").touch()
+    (tmp_path / "a-2.png").symlink_to("nowhere")
+    assert tmp_path / "a-3.png" == free_path(tmp_path, "a.png")
+
+
+@pytest.mark.parametrize("name", [".", "new", "deep/er/new", "with space", "\u00fcml\u00e4ut", "-dash"])
+def test_writable_folders_pass_and_are_not_created(tmp_path: Path, name: str) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    check_writable(tmp_path / name, 1, "--output-path")
+    check_dump_path(tmp_path / name / "p.json", 1)
+    assert before == sorted(tmp_path.rglob("*"))
+
+
+def test_a_file_in_the_way_is_a_usage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "deeper"):
+        with pytest.raises(UsageError, match="is a file"):
+            check_writable(folder, 1, "--output-path")
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b"], ids=["too-long", "nul"])
+def test_impossible_names_are_a_sentence(tmp_path: Path, name: str) -> None:
+    with pytest.raises(FuseproofError, match="cannot be written"):
+        check_writable(tmp_path / name, 1, "--output-path")
+        create_folder(tmp_path / name, "--output-path")
+
+
+def test_unwritable_folder_is_a_sentence() -> None:
+    with pytest.raises(FuseproofError, match="cannot be written"):
+        check_writable(Path("/proc/self/x"), 1, "--output-path")
+
+
+def test_a_full_disk_is_found_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**9, 10**9, 1024))
+    check_writable(tmp_path, 1024, "--output-path")
+    with pytest.raises(FuseproofError, match=r"0\.0 MiB free, this run needs about 3\.0 MiB"):
+        check_writable(tmp_path, 3 * 2**20, "--output-path")
+
+
+def test_perf_dump_path_must_be_a_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is a folder"):
+        check_dump_path(tmp_path, 1)
+    with pytest.raises(UsageError, match="is a folder"):
+        check_dump_path(Path(), 1)

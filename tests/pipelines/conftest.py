@@ -1,0 +1,24 @@
+"""The tiny LongCat-Image checkpoint, built once a session through the resolver."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fuseproof.pipelines.embedded import ResolvedModel, resolve_model
+from fuseproof.pipelines.model_cache import CACHE_VARIABLE
+
+
+@pytest.fixture(scope="session")
+def tiny_longcat_model(tmp_path_factory: pytest.TempPathFactory) -> ResolvedModel:
+    """What ``resolve_model("embedded:longcat-image")`` returns on first use, in a cache folder of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CACHE_VARIABLE, str(tmp_path_factory.mktemp("model-cache")))
+        return resolve_model("embedded:longcat-image", None)
+
+
+@pytest.fixture(scope="session")
+def tiny_longcat_folder(tiny_longcat_model: ResolvedModel) -> Path:
+    """The folder of the tiny checkpoint. Read only: copy it before changing it."""
+    return tiny_longcat_model.folder

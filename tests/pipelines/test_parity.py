@@ -1,0 +1,126 @@
+"""The promise: native == diffusers, bit for bit, in the raw image and the final latents, fast paths off and on."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fuseproof.pipelines.checkpoints import check_checkpoint
+from fuseproof.pipelines.loading import load_pipeline
+from fuseproof.pipelines.progress import SILENT
+from fuseproof.pipelines.requests import GenerationRequest
+from fuseproof.pipelines.session import Session, SessionSettings
+
+CPU = torch.device("cpu")
+TWO_CONTRACTIONS = "a cat that can't sleep because it's raining, with a sign that says 'Open'"
+BASE = GenerationRequest(
+    prompt="a red panda",
+    negative_prompt=None,
+    width=64,
+    height=64,
+    num_inference_steps=3,
+    guidance_scale=4.5,
+    seed=42,
+    generator_device="cpu",
+    enable_cfg_renorm=True,
+    cfg_renorm_min=0.0,
+    enable_prompt_rewrite=False,
+    quality="lossless",
+)
+FP32_CASES = {
+    "base": {},
+    "other-seed": {"seed": 7},
+    "largest-seed": {"seed": 2**64 - 1},
+    "wide": {"width": 176, "height": 48},
+    "tall": {"width": 16, "height": 112},
+    "one-step": {"num_inference_steps": 1},
+    "eight-steps": {"num_inference_steps": 8},
+    "no-guidance": {"guidance_scale": 1.0},
+    "barely-guided": {"guidance_scale": 1.0001},
+    "no-renorm": {"enable_cfg_renorm": False},
+    "renorm-floor": {"cfg_renorm_min": 0.5},
+    "negative-prompt": {"negative_prompt": "blurry"},
+    "two-contractions": {"prompt": TWO_CONTRACTIONS},
+    "emoji": {"prompt": "🐼 красная панда 小熊猫"},
+    "longer-than-512-tokens": {"prompt": "panda " * 200},
+}
+BF16_CASES = {
+    "bf16": {"num_inference_steps": 2},
+    "bf16-no-guidance": {"num_inference_steps": 2, "guidance_scale": 1.0},
+    "bf16-no-renorm": {"num_inference_steps": 2, "enable_cfg_renorm": False, "seed": 3},
+}
+ARMS = {
+    "native": SessionSettings(backend="native", fastpaths="off"),
+    "native with fast paths": SessionSettings(backend="native", fastpaths="auto"),
+    "diffusers with fast paths": SessionSettings(
+        backend="diffusers", fastpaths="context_embedding,rotary_tables,timestep_embedding,modulation"
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def pipes(tiny_longcat_folder):
+    checkpoint = check_checkpoint(tiny_longcat_folder)
+    return {dtype: load_pipeline(checkpoint, dtype=dtype, device=CPU) for dtype in (torch.float32, torch.bfloat16)}
+
+
+def run(pipe, settings, request, dtype):
+    pipe.set_progress_bar_config(disable=True)
+    with Session(pipe, settings, CPU, dtype, SILENT) as session:
+        return session.run(request), session.fastpaths_report()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "changes"),
+    [pytest.param(torch.float32, changes, id=name) for name, changes in FP32_CASES.items()]
+    + [pytest.param(torch.bfloat16, changes, id=name) for name, changes in BF16_CASES.items()],
+)
+def test_native_equals_diffusers_bit_for_bit(pipes, dtype, changes):
+    request = replace(BASE, **changes)
+    reference, _ = run(pipes[dtype], SessionSettings(backend="diffusers"), request, dtype)
+    assert reference.image.shape == (request.height, request.width, 3)
+    assert np.isfinite(reference.image).all()
+    for name, settings in ARMS.items():
+        result, report = run(pipes[dtype], settings, request, dtype)
+        assert reference.image.tobytes() == result.image.tobytes(), f"{name}: raw image differs"
+        assert reference.latents.tobytes() == result.latents.tobytes(), f"{name}: final latents differ"
+        assert reference.work == result.work, f"{name}: another amount of work"
+        states = {site["state"] for site in report["sites"].values()}
+        assert "rejected" not in states, report
+        guided, stepped = request.guidance_scale > 1, request.num_inference_steps > 1
+        if settings.fastpaths != "off" and guided and stepped:
+            assert {"fused"} == states, f"{name}: a fast path did not run: {report}"
+
+
+def test_stages_carry_the_same_names_on_both_backends(pipes):
+    names = {}
+    for backend in ("native", "diffusers"):
+        result, _ = run(pipes[torch.float32], SessionSettings(backend=backend), BASE, torch.float32)
+        names[backend] = [stage.name for stage in result.stages]
+        assert len(result.denoise_steps_ms) == BASE.num_inference_steps
+        assert sum(result.denoise_steps_ms) == pytest.approx(
+            next(stage.milliseconds for stage in result.stages if stage.name == "DenoisingStage"), rel=0.1
+        )
+        assert sum(stage.milliseconds for stage in result.stages) <= result.worker_ms
+    expected = [
+        "InputValidationStage", "TextEncodingStage", "LatentPreparationStage", "TimestepPreparationStage",
+        "DenoisingStage", "DecodingStage",
+    ]  # fmt: skip
+    assert {"native": expected, "diffusers": expected} == names
+
+
+def test_the_work_counters_count_forwards_and_tokens(pipes):
+    result, _ = run(pipes[torch.float32], SessionSettings(), BASE, torch.float32)
+    tokens = 512 + (64 // 16) ** 2
+    assert {"transformer_calls": 6, "transformer_tokens": 6 * tokens} == result.work
+
+
+def test_requests_in_one_session_do_not_influence_each_other(pipes):
+    pipe = pipes[torch.float32]
+    alone, _ = run(pipe, SessionSettings(), replace(BASE, prompt="a blue car"), torch.float32)
+    with Session(pipe, SessionSettings(), CPU, torch.float32, SILENT) as session:
+        session.warm_up(BASE, steps=1)
+        session.run(BASE)
+        after_another = session.run(replace(BASE, prompt="a blue car"))
+    assert alone.image.tobytes() == after_another.image.tobytes()
