@@ -20,7 +20,6 @@ from fuseproof.cli import generate_rules
 from fuseproof.cli.generate_options import WARMUP_SYNTHETIC_PROMPT, GenerateOptions
 from fuseproof.cli.hash_seed import hash_seed_record, hash_seed_warning
 from fuseproof.cli.image_inputs import ImageInput, read_image_input
-from fuseproof.cli.later_models import refuse_later_models
 from fuseproof.cli.output_names import (
     check_dump_path,
     check_writable,
@@ -35,7 +34,8 @@ from fuseproof.harness.environment import describe
 from fuseproof.harness.media_files import array_sha256, degenerate_reason, file_sha256, write_png
 from fuseproof.pipelines.checkpoints import Checkpoint, check_checkpoint
 from fuseproof.pipelines.embedded import PREFIX, ResolvedModel, resolve_model
-from fuseproof.pipelines.families import FAMILIES, Family
+from fuseproof.pipelines.families import FAMILIES, Family, refuse_ids_of_later_families
+from fuseproof.pipelines.libraries import silence_libraries
 from fuseproof.pipelines.progress import ProgressObserver
 from fuseproof.pipelines.requests import GenerationRequest, validate_request
 
@@ -75,7 +75,7 @@ def prepare(options: GenerateOptions) -> Job:
     prompts = read_prompts(options.prompt, options.prompt_path)
     generate_rules.check_prompt_count(options, len(prompts))
     check_destinations(options, SMALLEST_OUTPUT_BYTES)
-    refuse_later_models(options.model_path)
+    refuse_ids_of_later_families(options.model_path)
     images = tuple(read_image_input(source) for source in options.image_path)
     expected = _expected_family(options.model_path)
     if expected is not None:
@@ -101,6 +101,7 @@ def check_destinations(options: GenerateOptions, output_bytes: int) -> None:
 def execute(job: Job, observer: ProgressObserver, on_saved: Callable[[Path], None]) -> dict[str, Any]:
     """Load, warm up, run every request and return the perf dump. ``on_saved`` hears of each file once it is whole."""
     machine = describe()  # before this process adds its own load and the libraries their own variables
+    silence_libraries()
     from fuseproof.pipelines.session import Session, SessionSettings
 
     options = job.options
@@ -113,6 +114,7 @@ def execute(job: Job, observer: ProgressObserver, on_saved: Callable[[Path], Non
         gate=options.gate,
         quality=options.quality,
         enable_torch_compile=options.enable_torch_compile,
+        enable_prompt_rewrite=options.enable_prompt_rewrite,
     )
     session = Session.open(job.model, job.checkpoint, settings, observer)
     try:

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fuseproof.errors import UsageError
+from fuseproof.harness.machine.usage import usable_cores
 from fuseproof.harness.redaction import REDACTED, redact
-from fuseproof.harness.telemetry import usable_cores
 from fuseproof.schedules.plan import Arm, Cell, Plan
 
 PLACEHOLDERS = ("perf_dump", "output_dir")

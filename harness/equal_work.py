@@ -197,10 +197,11 @@ def _commit(dump: PerfDump) -> str | None:
     """The commit a run recorded; a dirty tree shows as ``+dirty`` with the hash of its changes."""
     if dump.commit_hash is None:
         return None
+    commit = dump.commit_hash.removesuffix("+dirty")
     checkout = dump.environment.get("fuseproof")
-    if isinstance(checkout, Mapping) and checkout.get("commit") == dump.commit_hash and checkout.get("is_dirty"):
-        changes = str(checkout.get("diff_sha256") or "untracked files")[:12]
-        return f"{dump.commit_hash}+dirty ({changes})"
+    if isinstance(checkout, Mapping) and checkout.get("commit") == commit and checkout.get("is_dirty"):
+        changes = checkout.get("diff_sha256")
+        return f"{commit}+dirty (diff {str(changes)[:12]})" if changes else f"{commit}+dirty (untracked files)"
     return dump.commit_hash
 
 

@@ -69,8 +69,8 @@ def check_memory(cell: CellRuns) -> MemoryCheck:
     host = next((row for row in claimable if row.kind == "host RSS"), None)
     has_device = any(row.kind != "host RSS" for row in claimable)
     if host and not has_device and 0 < abs(host.change_mib) <= host.same_arm_spread_mib:
-        spread = gib_change(host.same_arm_spread_mib, 3).removeprefix("+")
-        change = gib_change(host.change_mib, 3)
+        spread = gib_change(host.same_arm_spread_mib).removeprefix("+")
+        change = gib_change(host.change_mib)
         sentence = f"Memory: unchanged: peak RSS {change}, within the {spread} by which one arm's own runs differ."
         return MemoryCheck(rows, "unchanged", sentence)
     return MemoryCheck(rows, claim.agreement, claim.sentence)

@@ -65,9 +65,10 @@ def gib(mebibytes: float | None, digits: int = 4) -> str:
     return MISSING if mebibytes is None else number(mebibytes / MIB_PER_GIB, digits)
 
 
-def gib_change(mebibytes: float, digits: int = 2) -> str:
-    """A difference in MiB as ``+1.38 GiB``."""
-    return f"{number(mebibytes / MIB_PER_GIB, digits, signed=True)} GiB"
+def gib_change(mebibytes: float) -> str:
+    """A difference in MiB as ``+1.38 GiB``; three decimals below 0.1 GiB."""
+    change_gib = mebibytes / MIB_PER_GIB
+    return f"{number(change_gib, 2 if abs(change_gib) >= 0.0995 else 3, signed=True)} GiB"
 
 
 def decibel(value: float | None) -> str:

@@ -93,6 +93,4 @@ def _compare(
     except FuseproofError as error:
         text = error.message.replace(f"{directory}/", "")
         return ComparedPair(request, prompt, baseline, candidate, None, text, (text,))
-    return ComparedPair(
-        request, prompt, baseline, candidate, comparison, None, tuple(contract.violations(comparison))
-    )
+    return ComparedPair(request, prompt, baseline, candidate, comparison, None, tuple(contract.violations(comparison)))

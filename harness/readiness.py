@@ -12,7 +12,7 @@ from fuseproof.harness.campaign import Campaign
 from fuseproof.harness.machine.activity import sample_activity
 from fuseproof.harness.machine.gpu_check import IDLE_MEMORY_MIB
 from fuseproof.harness.machine.gpus import GpuSurvey, visible_gpus
-from fuseproof.harness.telemetry import busy_threshold
+from fuseproof.harness.machine.usage import busy_threshold
 
 _ALLOW = "or pass --allow-busy: disturbed slots are then marked, and the verdict is at most INCONCLUSIVE."
 

@@ -46,10 +46,12 @@ def word_counts(analysis: CampaignAnalysis) -> str:
 
 def verdict_line(cell: CellAnalysis) -> str:
     """The cell's word, its primary effect, and why when there is no clear word."""
-    start = f"{cell.word.value}: {cell.name}"
+    parts = []
     if cell.primary is not None and cell.verdict.comparison is not None:
-        start += f": {cell.primary.title} {effect_text(cell.verdict)}."
-    return f"{start} {reason_text(cell.verdict.headline)}" if cell.verdict.headline else start
+        parts.append(f"{cell.primary.title} {effect_text(cell.verdict)}.")
+    if cell.verdict.headline is not None:
+        parts.append(reason_text(cell.verdict.headline))
+    return f"{cell.word.value}: {cell.name}: {' '.join(parts)}"
 
 
 def metric_line(metric: MetricResult) -> str:

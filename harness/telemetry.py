@@ -8,8 +8,6 @@ Others' CPU time is what the cores we may use have worked, less what the slot an
 from __future__ import annotations
 
 import json
-import os
-import resource
 import threading
 import time
 from collections.abc import Iterable
@@ -19,11 +17,9 @@ from typing import Any, Protocol
 
 import psutil
 
+from fuseproof.harness.machine.usage import busy_threshold, machine_use, own_cpu_s, process_tree, usable_cores
 from fuseproof.harness.records import BusyProcess, Contention
 
-BUSY_CORES = 0.5
-BUSY_CPU_SHARE = 0.10
-"""A slot counts as disturbed when others kept half a core busy, and a tenth of all cores: slots leave one core free."""
 SHORTEST_MEASURABLE_S = 0.5
 """Below this, the kernel's 10 ms ticks and the start of the process drown the shares."""
 SAMPLE_INTERVAL_S = 0.2
@@ -32,14 +28,6 @@ LARGEST_SCAN_SHARE = 0.02
 PROCESSES_NAMED = 3
 
 _PROC = Path("/proc")
-
-
-@dataclass(frozen=True)
-class MachineUse:
-    """CPU seconds since boot of the cores we may use: working, and taken by a hypervisor."""
-
-    busy_s: float
-    steal_s: float
 
 
 @dataclass(frozen=True)
@@ -174,41 +162,6 @@ class OtherProcesses:
         return tuple(
             BusyProcess(self._names[key], round(used[key] / capacity_s, 4)) for key in largest if used[key] > 0
         )
-
-
-def machine_use() -> MachineUse:
-    """What the cores we may use have done since boot."""
-    per_core = psutil.cpu_times(percpu=True)
-    times = [per_core[core] for core in usable_cores() if core < len(per_core)] or per_core
-    working = ("user", "nice", "system", "irq", "softirq")
-    busy_s = sum(getattr(core, name, 0.0) for core in times for name in working)
-    return MachineUse(busy_s, sum(getattr(core, "steal", 0.0) for core in times))
-
-
-def busy_threshold(cores: int) -> float:
-    """The share of ``cores`` from which others' use counts as a disturbance."""
-    return round(max(BUSY_CPU_SHARE, BUSY_CORES / cores), 4)
-
-
-def usable_cores() -> list[int]:
-    """The numbers of the cores this process, and so every slot, may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
-
-
-def own_cpu_s() -> float:
-    """CPU time of this program and of every child it has waited for."""
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.process_time() + children.ru_utime + children.ru_stime
-
-
-def process_tree(pid: int) -> list[int]:
-    """A process and its descendants; only itself when it is gone."""
-    try:
-        return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
-    except psutil.Error:
-        return [pid]
 
 
 def process_memory_mib(pid: int) -> tuple[float, float] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
@@ -143,6 +144,27 @@ NOT_SUPPORTED_YET: Mapping[str, str] = MappingProxyType(
         "WanImageToVideoPipeline": "Wan image-to-video",
     }
 )
+
+IDS_NOT_SUPPORTED_YET: Mapping[str, str] = MappingProxyType(
+    {
+        "meituan-longcat/LongCat-Image-Edit": "LongCat-Image-Edit",
+        "meituan-longcat/LongCat-Image-Edit-Turbo": "LongCat-Image-Edit-Turbo",
+        "Rabinovich/LongLive-2.0-5B-Diffusers": "LongLive 2",
+        "baidu/ERNIE-Image": "ERNIE-Image",
+        "baidu/ERNIE-Image-Turbo": "ERNIE-Image-Turbo",
+    }
+)
+"""Published checkpoints of later families, known by name so that nothing is downloaded first."""
+
+
+def refuse_ids_of_later_families(model_path: str) -> None:
+    """Raise a UsageError for such an id, unless a local folder has that name."""
+    title = IDS_NOT_SUPPORTED_YET.get(model_path)
+    if title is not None and not Path(model_path).is_dir():
+        raise UsageError(
+            f"{title} ({model_path}) is not supported yet.",
+            next_step="`fuseproof models list` shows the families that run today.",
+        )
 
 
 def family_named(name: str) -> Family:

@@ -21,6 +21,7 @@ from fuseproof.pipelines import stages
 from fuseproof.pipelines.requests import GenerationRequest
 from fuseproof.pipelines.stages import StageClock
 
+LIBRARY_LOGGER = calculate_shift.__module__
 LATENT_CHANNELS = 16
 RENORM_EPS = 1e-8
 

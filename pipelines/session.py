@@ -7,6 +7,7 @@ A session owns everything that must stay out of a request's time. It never falls
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -45,6 +46,8 @@ class SessionSettings:
     gate: str = "enforce"
     quality: str = "lossless"
     enable_torch_compile: bool = False
+    enable_prompt_rewrite: bool = False
+    """Load what prompt rewriting needs; whether a request uses it is the request's own property."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +99,7 @@ class Session:
         started = time.perf_counter()
         device = choose_device(settings.device)
         dtype = choose_dtype(settings.dtype, device)
-        pipe = load_pipeline(checkpoint, dtype=dtype, device=device)
-        pipe.set_progress_bar_config(disable=True)
+        pipe = load_pipeline(checkpoint, dtype=dtype, device=device, with_text_processor=settings.enable_prompt_rewrite)
         set_attention_backend(pipe.transformer, settings.attention_backend)
         session = cls(pipe, settings, device, dtype, observer)
         if settings.enable_torch_compile:
@@ -189,7 +191,7 @@ class Session:
         clock = StageClock(self._device, self._observer)
         run = longcat_image.generate if self.backend == "native" else reference.generate
         try:
-            with _counted_work(self._pipe.transformer) as work, clock.request():
+            with _heard_truncation(self.warnings), _counted_work(self._pipe.transformer) as work, clock.request():
                 decoded = run(self._pipe, request, generator, clock)
         except torch.OutOfMemoryError as error:
             raise FuseproofError(
@@ -246,6 +248,30 @@ def _generator_device(request: GenerationRequest, device: torch.device) -> torch
             next_step="Use --generator-device cpu, the default.",
         )
     return device
+
+
+@contextmanager
+def _heard_truncation(warnings: list[str]) -> Iterator[None]:
+    """Turn diffusers' own word that a prompt was cut, which is silenced on stderr, into a warning of this session."""
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            counted = record.getMessage().rsplit(":", 1)[-1].strip()
+            text = f"a prompt has {counted} tokens and only its first 512 were used"
+            if "truncated" in record.getMessage() and text not in warnings:
+                warnings.append(text)
+
+    library, listener = logging.getLogger(longcat_image.LIBRARY_LOGGER), Listener()
+    level, propagate = library.level, library.propagate
+    library.setLevel(logging.WARNING)
+    library.propagate = False
+    library.addHandler(listener)
+    try:
+        yield
+    finally:
+        library.removeHandler(listener)
+        library.setLevel(level)
+        library.propagate = propagate
 
 
 @contextmanager

@@ -112,6 +112,8 @@ class Details:
 
     summary: str
     parts: tuple[Part, ...]
+    is_open: bool = False
+    """Unfolded where there is room: in HTML. In markdown details are always folded."""
     kind: ClassVar[str] = "details"
 
 

@@ -12,13 +12,13 @@ import re
 
 _SPECIAL = re.compile(
     r"""(?P<readable>
-      \[[−+]?[\d.]+,\ [−+]?[\d.]+\](?![\[(:])    # an interval
+      \[[−+]?[\d.]+(?:\ %)?,\ [−+]?[\d.]+(?:\ %)?\](?![\[(:])    # an interval
     | (?<=[A-Za-z0-9])_(?=[A-Za-z0-9])            # a name_with_underscores
     | (?<!\S)~(?=/)                               # a path in a home folder
     ) | (?P<markup>[&<|`*_\[\]~$\\])""",
     re.VERBOSE,
 )
-_BLOCK_START = re.compile(r"^([#>+=-]|\d+[.)](?=\s|$))")
+_BLOCK_START = re.compile(r"^(?:>|#+(?=\s|$)|[+-](?=[\s-]|$)|(?=\d+[.)](?:\s|$)))")
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\u2029\ufeff\ud800-\udfff]")
 _LINE_BREAKS = re.compile(r"[\t\r\n\x0b\x0c\x85\u2028\u2029]+")
 
@@ -30,9 +30,12 @@ def visible(text: str) -> str:
 
 def markdown_text(value: object) -> str:
     """Any value as inert text on one line, safe at the start of a paragraph and inside a table cell."""
-    line = visible(_LINE_BREAKS.sub(" ", str(value)))
-    escaped = _SPECIAL.sub(_escaped, line)
-    return _BLOCK_START.sub(lambda match: _reference(match.group(0)[0]) + match.group(0)[1:], escaped)
+    text = _inert(value)
+    return _reference(text[0]) + text[1:] if _BLOCK_START.match(text) else text
+
+
+def _inert(value: object) -> str:
+    return _SPECIAL.sub(_escaped, visible(_LINE_BREAKS.sub(" ", str(value))))
 
 
 def _escaped(match: re.Match[str]) -> str:
@@ -46,7 +49,7 @@ def _reference(character: str) -> str:
 
 def markdown_code(value: object) -> str:
     """Any value as inline code; an HTML element, because a backtick span cannot hold every text."""
-    return f"<code>{markdown_text(value)}</code>"
+    return f"<code>{_inert(value)}</code>"
 
 
 def fenced(text: str, language: str = "") -> str:

@@ -108,6 +108,8 @@ def _flattened(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[st
         elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
             for index, item in enumerate(value):
                 yield from _flattened(item, f"{name} {index} / ") if isinstance(item, Mapping) else [(name, str(item))]
+        elif key.endswith("_mib") and isinstance(value, int | float):
+            yield f"{name.removesuffix(' mib')} GiB", gib(value, 2)
         elif value not in (None, [], ()):
             yield name, ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 

@@ -28,6 +28,7 @@ from fuseproof.harness.sentences import pair_text, reason_text
 HEAD = ("Workload", "Baseline runs", "Candidate runs", "File", "Pixels", "Raw array", "Contract")
 LEGEND = "Counts are outputs equal to the first baseline output of their request, over all runs of both arms."
 MOST_VIOLATIONS = 4
+MOST_OPEN_PICTURES = 8
 MOST_HASHES_OF_CELL = 8
 MOST_HASHES = 200
 
@@ -114,7 +115,7 @@ def _variant(outputs: OutputCheck) -> str:
 
 def _pictures(cells: Sequence[CellAnalysis]) -> list[Part]:
     pairs = tuple(pair for cell in cells if (pair := _picture_pair(cell)) is not None)
-    return [Details("Pictures", (Pictures(pairs),))] if pairs else []
+    return [Details("Pictures", (Pictures(pairs),), is_open=len(pairs) <= MOST_OPEN_PICTURES)] if pairs else []
 
 
 def _picture_pair(cell: CellAnalysis) -> PicturePair | None:

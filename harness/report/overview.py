@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fuseproof.harness.analysis import CampaignAnalysis, CellAnalysis
@@ -68,10 +68,19 @@ def _many_cells_summary(analysis: CampaignAnalysis, layout: Layout) -> tuple[Par
     lines.append(
         f"Outputs: {identical} of {compared} compared cells identical; contracts hold in {kept} of {len(cells)}."
     )
-    moved = [cell for cell in cells if cell.memory.agreement not in ("unchanged", "unknown")]
-    lines.append(f"Memory: unchanged or unknown in {len(cells) - len(moved)} of {len(cells)} cells.")
+    lines.append(_memory_text(cells))
     lead = Paragraph((Strong(word_counts(analysis)), f" in {count(len(cells), 'cell')}."))
     return (lead, Bullets(tuple(lines)))
+
+
+def _memory_text(cells: Sequence[CellAnalysis]) -> str:
+    moved = [cell for cell in cells if cell.memory.agreement not in ("unchanged", "unknown")]
+    still = f"unchanged or unknown in {len(cells) - len(moved)} of {len(cells)} cells"
+    if not moved:
+        return f"Memory: {still}."
+    first = moved[0]
+    more = f"; it also moves in {count(len(moved) - 1, 'more cell')}" if len(moved) > 1 else ""
+    return f"Memory: {first.name}: {memory_line(first.memory).removeprefix('Memory: ').rstrip('.')}{more}; {still}."
 
 
 def _cell_line(cell: CellAnalysis) -> Text:
@@ -188,7 +197,8 @@ def reproduce_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
     lines = ["# the whole campaign", _command(campaign.command, {}, limit)]
     first = next((cell for cell in analysis.cells if cell.runs.slots), None)
     for arm, word in (("A", "baseline"), ("B", "candidate")):
-        slots = [slot for slot in (first.runs.slots if first else ()) if slot.arm == arm and slot.command]
+        own = [slot for slot in (first.runs.slots if first else ()) if slot.arm == arm and slot.command]
+        slots = [slot for slot in own if slot.kind == "timed"] or own
         if slots:
             lines += [
                 f"# one {word} run ({slots[0].id})",

@@ -77,11 +77,13 @@ def result_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
     parts: list[Part] = [_result_table(shown, layout)]
     if len(cells) > len(shown):
         parts.append(Paragraph(f"{count(len(cells) - len(shown), 'more cell')} in report.html and report.json."))
-    if layout.shows_blocks:
-        parts += _block_table(shown)
+    blocks = _block_table(shown if layout.shows_blocks else analysis.cells)
+    parts += blocks if layout.shows_blocks else []
     parts.append(Paragraph(LEGEND))
     parts += [strip for cell in shown if (strip := _strip(cell)) is not None]
     if layout.has_cell_details:
+        folded = blocks and not layout.shows_blocks
+        parts += [Details("Blocks", tuple(blocks))] if folded else []
         parts += statistics_details(analysis)
     parts += _fastpath_parts(analysis, layout)
     return Section("Result", tuple(parts))
@@ -184,7 +186,8 @@ def statistics_details(analysis: CampaignAnalysis) -> list[Part]:
     if not rows:
         return []
     table = Table(STATISTICS_HEAD, tuple(rows), numeric=range(2, len(STATISTICS_HEAD)))
-    return [Details("Statistics", (table, Paragraph(ASSUMPTION)))]
+    has_two = any(len(cell.runs.blocks) == 2 for cell in analysis.cells)
+    return [Details("Statistics", (table, Paragraph(ASSUMPTION)) if has_two else (table,))]
 
 
 def _statistics_row(name: str, title: str, comparison: Comparison) -> tuple[Text, ...]:

@@ -118,7 +118,11 @@ def test_busy_machine_forbids_a_direction(tmp_path: Path) -> None:
 def test_out_of_memory_in_one_arm_is_named_and_gives_no_number(tmp_path: Path) -> None:
     builder = CampaignBuilder(tmp_path / "c", status="failed")
     killed = Run(
-        worker_s=None, state="invalid", reason_code="OOM", reason="it ran out of memory", log_tail=("CUDA out of memory",)
+        worker_s=None,
+        state="invalid",
+        reason_code="OOM",
+        reason="it ran out of memory",
+        log_tail=("CUDA out of memory",),
     )
     builder.block([Run(), killed])
     analysis = analysed(builder)

@@ -19,9 +19,7 @@ from tests.harness.campaign_builder import CampaignBuilder, Run
 TIMES = {"A": 10.0, "B": 9.5}
 
 
-def campaign(
-    folder: Path, baseline: Mapping[str, Any], candidate: Mapping[str, Any], **plan: Any
-) -> CampaignAnalysis:
+def campaign(folder: Path, baseline: Mapping[str, Any], candidate: Mapping[str, Any], **plan: Any) -> CampaignAnalysis:
     """Two blocks whose runs differ by arm in the given Run fields."""
     builder = CampaignBuilder(folder / "c", **plan)
     fields = {"A": baseline, "B": candidate}
@@ -42,9 +40,13 @@ def campaign(
         pytest.param({"model": "other/model"}, "model: embedded:longcat-image against other/model", id="model"),
         pytest.param({"config": {"warmup_steps": 50}}, "warmup_steps: 1 against 50", id="warm-up depth"),
         pytest.param({"config": {"dtype": "bfloat16"}}, "dtype: float32 against bfloat16", id="dtype, undeclared"),
-        pytest.param({"config": {"backend": "diffusers"}}, "backend: native against diffusers", id="backend, undeclared"),
         pytest.param(
-            {"config": {"enable_torch_compile": True}}, "enable_torch_compile: false against true", id="compile, undeclared"
+            {"config": {"backend": "diffusers"}}, "backend: native against diffusers", id="backend, undeclared"
+        ),
+        pytest.param(
+            {"config": {"enable_torch_compile": True}},
+            "enable_torch_compile: false against true",
+            id="compile, undeclared",
         ),
         pytest.param({"output_overrides": {"width": 32}}, "geometry", id="size made"),
         pytest.param({"pictures": (1, 2)}, "number of outputs: 1 against 2", id="outputs made"),
@@ -79,9 +81,7 @@ def test_half_of_the_transformer_work_is_invalid(tmp_path: Path, work: dict[str,
 
 
 def test_model_content_must_agree(tmp_path: Path) -> None:
-    analysis = campaign(
-        tmp_path, {"config": {"model_sha256": "a" * 64}}, {"config": {"model_sha256": "b" * 64}}
-    )
+    analysis = campaign(tmp_path, {"config": {"model_sha256": "a" * 64}}, {"config": {"model_sha256": "b" * 64}})
     assert 6 == analysis.exit_code()
 
 
@@ -105,9 +105,7 @@ def test_declared_difference_is_the_experiment(
 
 
 def test_request_differences_cannot_be_declared(tmp_path: Path) -> None:
-    analysis = campaign(
-        tmp_path, {}, {"config": {"num_inference_steps": 4}}, candidate_flags="--num-inference-steps 4"
-    )
+    analysis = campaign(tmp_path, {}, {"config": {"num_inference_steps": 4}}, candidate_flags="--num-inference-steps 4")
     assert 6 == analysis.exit_code()
 
 

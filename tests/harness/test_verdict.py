@@ -278,6 +278,16 @@ def test_too_much_spread_names_the_blocks_it_would_take(noise: float, count: int
 
 
 @pytest.mark.parametrize(
+    ("count", "advice"), [(2, "--blocks 4"), (3, "--blocks 4"), (4, "--blocks 6"), (5, "--blocks 6")]
+)
+def test_more_blocks_means_more_than_there_are_and_an_even_number(count: int, advice: str) -> None:
+    headline = decide(per_block(*(-0.08, 0.0, -0.08, 0.01, -0.09)[:count])).headline
+    assert headline is not None
+    assert "BLOCKS_DISAGREE" == headline.code
+    assert advice in headline.next_step
+
+
+@pytest.mark.parametrize(
     ("slow_s", "found"), [pytest.param(10.29, [], id="2.9 %"), pytest.param(10.31, ["TAIL_OUTLIER"], id="3.1 %")]
 )
 def test_a_tail_is_three_per_cent_above_its_arm(slow_s: float, found: list[str]) -> None:
@@ -292,7 +302,7 @@ def test_a_tail_is_above_its_partner_and_beyond_the_usual_spread() -> None:
     assert "TAIL_OUTLIER" not in codes([*decide(both_slow).warnings, *decide(both_slow).reasons])
     spreads = [Block("ABBA", (10, 9.1, 9, 10.1)), Block("BAAB", (9, 10, 10.45, 9.1))]
     assert "TAIL_OUTLIER" not in codes([*decide(spreads).warnings, *decide(spreads).reasons])
-    only_above_partner = [Block("ABBA", (10.4, 9, 9, 10)), Block("BAAB", (9, 10.4, 10.4, 9))]
+    only_above_partner = [Block("ABBA", (10.45, 9, 9, 10)), Block("BAAB", (9, 10.4, 10.4, 9))]
     assert "TAIL_OUTLIER" not in codes([*decide(only_above_partner).warnings, *decide(only_above_partner).reasons])
     one_block = decide([Block("ABBA", (12, 9, 9, 10))])
     assert "TAIL_OUTLIER" not in codes([*one_block.warnings, *one_block.reasons])

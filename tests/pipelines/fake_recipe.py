@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from pathlib import Path
 
 from fuseproof.pipelines.model_cache import Recipe
@@ -10,11 +12,19 @@ RECIPE = Recipe(name="longcat-image", module="tests.pipelines.fake_recipe", sour
 
 builds: list[Path] = []
 fault: BaseException | None = None
+meeting: threading.Barrier | None = None
+met: list[int] = []
 
 
 def build(folder: Path) -> None:
-    """Write two files into ``folder``, or half of them and raise ``fault``."""
+    """Write two files into ``folder``, or half of them and raise ``fault``.
+
+    With a ``meeting``, note in ``met`` whether another build was under way at the same time.
+    """
     builds.append(folder)
+    if meeting is not None:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            met.append(meeting.wait())
     (folder / "vae").mkdir(parents=True)
     (folder / "model_index.json").write_bytes(b"{}")
     if fault is not None:

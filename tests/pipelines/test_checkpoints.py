@@ -153,7 +153,7 @@ DAMAGED = {
     "weights-variant": (only_variant_weights, [f"{TRANSFORMER} is missing", "fp16"]),
     "weights-lfs-pointer": (
         file_with(TRANSFORMER, LFS_POINTER),
-        [TRANSFORMER, "git-LFS pointer of 81 bytes", "12,545,123,456"],
+        [TRANSFORMER, f"git-LFS pointer of {len(LFS_POINTER)} bytes", "12,545,123,456"],
     ),
     "weights-html": (file_with(TRANSFORMER, HTML_PAGE), [TRANSFORMER, "an HTML page of 60 bytes"]),
     "weights-empty": (file_with(TRANSFORMER, b""), [TRANSFORMER, "empty (0 bytes)"]),
@@ -190,8 +190,8 @@ DAMAGED = {
     ),
     "shard-index-without-map": (sharded(file_with(SHARD_INDEX, b'{"metadata": {}}')), [SHARD_INDEX, "weight_map"]),
     "shard-outside-folder": (
-        sharded(file_with(SHARD_INDEX, b'{"weight_map": {"a.weight": "../vae/x.safetensors"}}')),
-        [SHARD_INDEX, "../vae/x.safetensors"],
+        sharded(file_with(SHARD_INDEX, b'{"weight_map": {"a.weight": "../vae/diffusion_pytorch_model.safetensors"}}')),
+        [SHARD_INDEX, "../vae/diffusion_pytorch_model.safetensors", "a file beside it"],
     ),
 }
 

@@ -30,7 +30,7 @@ def test_an_unknown_pipeline_class_lists_what_exists(name: str) -> None:
 
 
 def test_an_unknown_family_lists_what_exists() -> None:
-    with pytest.raises(UsageError, match="'flux'.*longcat-image"):
+    with pytest.raises(UsageError, match=r"'flux'.*longcat-image"):
         family_named("flux")
 
 

@@ -22,10 +22,9 @@ REPOSITORY = "meituan-longcat/LongCat-Image"
 class Answer:
     """What the hub client reads of an HTTP answer."""
 
-    headers: dict[str, str] = {}
-    request = None
-
     def __init__(self, status_code: int) -> None:
+        self.headers: dict[str, str] = {}
+        self.request = None
         self.status_code = status_code
 
 

@@ -124,3 +124,19 @@ def test_requests_in_one_session_do_not_influence_each_other(pipes):
         session.run(BASE)
         after_another = session.run(replace(BASE, prompt="a blue car"))
     assert alone.image.tobytes() == after_another.image.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("expected", "prompt"),
+    [
+        pytest.param(["a prompt has 1200 tokens and only its first 512 were used"], "panda " * 200, id="too-long"),
+        pytest.param([], "a red panda", id="short"),
+    ],
+)
+@pytest.mark.parametrize("backend", ["native", "diffusers"])
+def test_a_prompt_that_is_cut_is_said_to_be(pipes, backend, expected, prompt):
+    settings = SessionSettings(backend=backend)
+    with Session(pipes[torch.float32], settings, CPU, torch.float32, SILENT) as session:
+        for _ in range(2):
+            session.run(replace(BASE, prompt=prompt, num_inference_steps=1, guidance_scale=1.0))
+        assert expected == session.warnings
