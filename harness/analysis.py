@@ -6,6 +6,7 @@ metric, unless the runs did unequal work or an arm failed; the other metrics are
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -252,12 +253,17 @@ def _commit_warnings(equal_work: EqualWork) -> tuple[Reason, ...]:
     return tuple(
         Reason(
             "COMMITS_DIFFER",
-            f"the {ARM_WORDS[arm]} runs have {len(commits)} different commits: {', '.join(c[:12] for c in commits)}",
+            f"the {ARM_WORDS[arm]} runs have {len(commits)} different commits: {', '.join(map(_short, commits))}",
             "Measure every block of an arm at one commit.",
         )
         for arm, commits in equal_work.commits
         if len(commits) > 1
     )
+
+
+def _short(commit: str) -> str:
+    """A commit's first twelve digits and what follows it ("+dirty ...")."""
+    return re.sub(r"^([0-9a-f]{12})[0-9a-f]+", r"\1", commit)
 
 
 def _lost_json(lost: LostBlock) -> dict[str, Any]:

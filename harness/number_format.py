@@ -71,11 +71,6 @@ def gib_change(mebibytes: float) -> str:
     return f"{number(change_gib, 2 if abs(change_gib) >= 0.0995 else 3, signed=True)} GiB"
 
 
-def decibel(value: float | None) -> str:
-    """PSNR in dB; ``∞`` for identical arrays, whose ratio is written as null in JSON."""
-    return "∞" if value is None else number(value, 2)
-
-
 def count(amount: int, noun: str, plural: str | None = None) -> str:
     """``1 block``, ``2 blocks``."""
     return f"{amount} {noun if amount == 1 else plural or noun + 's'}"

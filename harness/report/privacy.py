@@ -75,7 +75,8 @@ class Cleaner:
         if _HARMLESS.fullmatch(text):
             return text
         if text not in self._known:
-            self._known[text] = clean_text(text)
+            # A file name that is no UTF-8 reaches us as lone surrogates, which no report file can hold.
+            self._known[text] = clean_text(text.encode("utf-8", "backslashreplace").decode("utf-8"))
         return self._known[text]
 
     def value(self, value: Any) -> Any:

@@ -38,7 +38,7 @@ def environment(*, is_html: bool) -> Environment:
 
 def url_path(path: str) -> str:
     """A relative path as a URL that no markdown or HTML character can escape from."""
-    return quote(path, safe="/-._~")
+    return quote(path, safe="/-._~", errors="surrogateescape")
 
 
 def _fenced(block: CodeBlock) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 from fuseproof.errors import FuseproofError
@@ -20,6 +21,7 @@ MARKDOWN_FILE = "report.md"
 HTML_FILE = "report.html"
 NUMBERS_FILE = "report.json"
 SUMS_FILE = "SHA256SUMS"
+_TEMPORARY = re.compile(r"\.fuseproof-.*\.tmp")
 
 
 def write_report(campaign_dir: Path | str) -> CampaignAnalysis:
@@ -75,16 +77,23 @@ def render_numbers(analysis: CampaignAnalysis) -> str:
 
 
 def checksums(directory: Path) -> str:
-    """``SHA256SUMS`` of a folder: every file except itself and temporary or lock files, sorted by path."""
+    """``SHA256SUMS`` of a folder: every file except itself and our temporary files, sorted by path."""
     named = sorted((path.relative_to(directory).as_posix(), path) for path in _files(directory))
-    return "".join(f"{file_sha256(path)}  {name}\n" for name, path in named)
+    return "".join(_checksum_line(file_sha256(path), name) for name, path in named)
+
+
+def _checksum_line(hash_: str, name: str) -> str:
+    """One line as ``sha256sum`` writes it: a name with a backslash or a line break is escaped and marked in front."""
+    escaped = name.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    printable = escaped.encode("utf-8", "backslashreplace").decode("utf-8")
+    return f"{'' if escaped == name else chr(92)}{hash_}  {printable}\n"
 
 
 def _files(directory: Path) -> list[Path]:
     found = []
     for folder, folders, names in os.walk(directory):
         folders.sort()
-        found += [Path(folder) / name for name in names if not name.startswith(".")]
+        found += [Path(folder) / name for name in names if not _TEMPORARY.fullmatch(name)]
     return [path for path in found if path != directory / SUMS_FILE and path.is_file()]
 
 

@@ -225,6 +225,7 @@ def test_settings_reach_the_session(desk: Desk) -> None:
         "gate": "observe",
         "quality": "lossless",
         "enable_torch_compile": False,
+        "enable_prompt_rewrite": False,
     }
     assert expected == vars(desk.session.opened_with)
 

@@ -331,6 +331,34 @@ def test_unwritable_folder_is_one_sentence(tmp_path: Path, monkeypatch: pytest.M
         write_report(folder)
 
 
+@pytest.mark.parametrize("status", ["running", "interrupted", "failed"])
+def test_campaign_without_a_slot_still_renders(tmp_path: Path, status: str) -> None:
+    text = written(CampaignBuilder(tmp_path / "campaign", status=status, cells=("one", "two")))["report.md"]
+    assert list(SECTIONS) == re.findall(r"^## (.+)$", text, re.MULTILINE)
+    assert "2 INCONCLUSIVE" in text
+    assert f"the campaign is {status}: 0 of 4 planned blocks" in text
+
+
+def test_odd_file_names_reach_every_file(tmp_path: Path) -> None:
+    builder = simple(tmp_path)
+    folder = builder.write()
+    odd = ["a\nb.png", "back\\slash", "ünï |`<b>.png", ".hidden"]
+    for name in odd:
+        (folder / "slots/panda/01-1-A/outputs" / name).write_bytes(b"x")
+    analysis = write_report(folder)
+    sums = (folder / "SHA256SUMS").read_text(encoding="utf-8")
+    assert len(sums.splitlines()) == sum(path.is_file() for path in folder.rglob("*")) - 1
+    assert "\\" + hashlib.sha256(b"x").hexdigest() + "  slots/panda/01-1-A/outputs/a\\nb.png" in sums
+    assert [] == stale_files(analysis)
+
+
+def test_undecodable_output_name_is_spelled_out(tmp_path: Path) -> None:
+    path = {"path": "outputs/\udcff.png"}
+    builder = CampaignBuilder(tmp_path / "campaign").blocks(FASTER, output_overrides=path)
+    files = written(builder)
+    assert "outputs/%FF.png" in files["report.md"]
+
+
 def test_renderers_do_not_write(tmp_path: Path) -> None:
     folder = simple(tmp_path).write()
     analysis = write_report(folder)
