@@ -18,9 +18,9 @@ from fuseproof.cli.options import json_option
 from fuseproof.errors import FuseproofError
 
 if TYPE_CHECKING:
-    from fuseproof.harness.analysis import CampaignAnalysis, CellAnalysis
-    from fuseproof.harness.estimates import DryRun
-    from fuseproof.harness.runner import Outcome
+    from fuseproof.harness.analysis.campaign import CampaignAnalysis, CellAnalysis
+    from fuseproof.harness.campaign.estimates import DryRun
+    from fuseproof.harness.campaign.runner import Outcome
 
 SCHEMA = "fuseproof.abba/1"
 CAMPAIGNS_FOLDER = "campaigns"
@@ -87,7 +87,7 @@ def default_directory(name: str, moment: datetime) -> Path:
 
 def unmet_requirements(analysis: CampaignAnalysis, options: AbbaOptions) -> dict[int, str]:
     """What ``--require`` and ``--require-fastpaths`` miss: exit code and sentence."""
-    from fuseproof.harness.verdict import Word
+    from fuseproof.harness.statistics.verdict import Word
 
     unmet = {}
     slower = [f"{cell.name} is {cell.word}" for cell in analysis.cells if cell.word is not Word.FASTER]
@@ -116,10 +116,10 @@ def picture_of_candidate(analysis: CampaignAnalysis) -> Path | None:
 
 
 def _run(options: AbbaOptions, command: list[str]) -> tuple[Path, Outcome]:
-    from fuseproof.harness.environment import describe
+    from fuseproof.harness.campaign.readiness import Readiness
+    from fuseproof.harness.campaign.session import CampaignSession
+    from fuseproof.harness.machine.environment import describe
     from fuseproof.harness.machine.gpus import survey_gpus
-    from fuseproof.harness.readiness import Readiness
-    from fuseproof.harness.session import CampaignSession
 
     plan = options.build_plan() if options.resume is None or options.shapes_plan else None
     gpus = survey_gpus()
@@ -157,9 +157,9 @@ def _directory(options: AbbaOptions, name: str) -> Path:
 
 
 def _show_dry_run(options: AbbaOptions) -> int:
-    from fuseproof.harness.arms import check_arms
-    from fuseproof.harness.campaign import refuse_used_folder
-    from fuseproof.harness.estimates import dry_run
+    from fuseproof.harness.campaign.arms import check_arms
+    from fuseproof.harness.campaign.estimates import dry_run
+    from fuseproof.harness.campaign.folder import refuse_used_folder
 
     plan = options.build_plan()
     check_arms(plan)

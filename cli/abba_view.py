@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from fuseproof.harness.campaign import Campaign
-    from fuseproof.harness.records import SlotRecord
-    from fuseproof.harness.runner import CampaignObserver
+    from fuseproof.harness.campaign.folder import Campaign
+    from fuseproof.harness.campaign.records import SlotRecord
+    from fuseproof.harness.campaign.runner import CampaignObserver
     from fuseproof.schedules.order import PlannedSlot
 
 REFRESHES_PER_SECOND = 1

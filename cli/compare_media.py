@@ -13,8 +13,8 @@ from fuseproof.cli.options import json_option
 from fuseproof.errors import UsageError
 
 if TYPE_CHECKING:
-    from fuseproof.harness.media import MediaComparison
-    from fuseproof.harness.media_folders import MediaReport
+    from fuseproof.harness.media.comparison import MediaComparison
+    from fuseproof.harness.media.folders import MediaReport
     from fuseproof.schedules.contracts import Contract
 
 FAILED_EXIT_CODE = 1
@@ -78,7 +78,7 @@ def compare_media(
       2  usage
       4  the contract is broken (only with --contract)
     """
-    from fuseproof.harness.media_folders import compare_paths
+    from fuseproof.harness.media.folders import compare_paths
     from fuseproof.schedules.contracts import parse_contract
 
     parsed = None if contract is None else parse_contract(contract)
@@ -104,7 +104,7 @@ def _is_incomparable(comparison: MediaComparison) -> bool:
 
 
 def _check_diff_image(diff_image: Path, inputs: tuple[Path, Path]) -> None:
-    from fuseproof.harness.media_files import printable
+    from fuseproof.harness.media.files import printable
 
     shown = printable(diff_image)
     if diff_image.suffix.lower() != ".png":
@@ -127,8 +127,8 @@ def _check_diff_image(diff_image: Path, inputs: tuple[Path, Path]) -> None:
 def _write_diff_image(report: MediaReport, options: CompareMediaOptions) -> DiffImage | None:
     if options.diff_image is None:
         return None
-    from fuseproof.harness.media import load_image, write_png
-    from fuseproof.harness.media_diff import difference_image
+    from fuseproof.harness.media.comparison import load_image, write_png
+    from fuseproof.harness.media.diff import difference_image
 
     drawable = [pair for pair in report.pairs if pair.comparison and pair.comparison.mismatch is None]
     if not drawable:
@@ -143,7 +143,7 @@ def _write_diff_image(report: MediaReport, options: CompareMediaOptions) -> Diff
 
 
 def _print_warnings(report: MediaReport, data_range: float | None) -> None:
-    from fuseproof.harness.media_files import printable
+    from fuseproof.harness.media.files import printable
 
     warnings = list(report.warnings)
     for pair in report.pairs:
@@ -158,7 +158,7 @@ def _print_warnings(report: MediaReport, data_range: float | None) -> None:
 
 def _plain_text(report: MediaReport, options: CompareMediaOptions, drawn: DiffImage | None) -> str:
     from fuseproof.cli.media_text import report_text
-    from fuseproof.harness.media_files import printable
+    from fuseproof.harness.media.files import printable
 
     lines = [report_text(report)]
     if drawn is not None:
@@ -185,7 +185,7 @@ def _json_text(report: MediaReport, options: CompareMediaOptions, drawn: DiffIma
         }
     document["diff_image"] = None
     if drawn is not None:
-        from fuseproof.harness.media_files import printable
+        from fuseproof.harness.media.files import printable
 
         document["diff_image"] = {
             "path": printable(drawn.path),

@@ -14,9 +14,9 @@ from fuseproof.cli.options import json_option
 from fuseproof.errors import FuseproofError, InvalidMeasurementError, UsageError
 
 if TYPE_CHECKING:
-    from fuseproof.harness.perf_abba import AbbaComparison
-    from fuseproof.harness.perf_comparison import PerfComparison
-    from fuseproof.harness.perf_dump import PerfDump
+    from fuseproof.harness.perf.abba import AbbaComparison
+    from fuseproof.harness.perf.comparison import PerfComparison
+    from fuseproof.harness.perf.dump import PerfDump
 
 FORCE_ADVICE = (
     "Measure the same request in the same way on both sides, or look at the numbers all the same with --force."
@@ -113,9 +113,9 @@ def compare_perf(**arguments: Any) -> int:
 
 
 def _side_by_side(options: ComparePerfOptions) -> int:
-    from fuseproof.harness.perf_comparison import compare_dumps
-    from fuseproof.harness.perf_dump import read_perf_dump
-    from fuseproof.harness.perf_text import render_comparison
+    from fuseproof.harness.perf.comparison import compare_dumps
+    from fuseproof.harness.perf.dump import read_perf_dump
+    from fuseproof.harness.perf.text import render_comparison
 
     dumps = [read_perf_dump(path) for path in options.files]
     comparison = compare_dumps(dumps)
@@ -132,7 +132,7 @@ def _side_by_side(options: ComparePerfOptions) -> int:
 
 def _sglang_report(comparison: PerfComparison, dumps: list[PerfDump], options: ComparePerfOptions) -> None:
     """sglang's format has no room for our warnings, so they go to stderr; unequal work leaves no report."""
-    from fuseproof.harness.sglang_report import missing_stage_notes, render_sglang_report
+    from fuseproof.harness.perf.sglang_report import missing_stage_notes, render_sglang_report
 
     if not comparison.is_equal_work and not options.is_forced:
         return
@@ -144,10 +144,10 @@ def _sglang_report(comparison: PerfComparison, dumps: list[PerfDump], options: C
 
 
 def _abba(options: ComparePerfOptions) -> int:
-    from fuseproof.harness.perf_abba import compare_blocks
-    from fuseproof.harness.perf_abba_text import render_abba
-    from fuseproof.harness.perf_blocks import read_blocks
-    from fuseproof.harness.statistics import Thresholds
+    from fuseproof.harness.perf.abba import compare_blocks
+    from fuseproof.harness.perf.abba_text import render_abba
+    from fuseproof.harness.perf.blocks import read_blocks
+    from fuseproof.harness.statistics.comparison import Thresholds
 
     blocks = read_blocks(options.files, options.order or "ABBA")
     thresholds = Thresholds() if options.min_effect is None else Thresholds(min_effect=options.min_effect)
@@ -175,7 +175,7 @@ def _write(text: str, output: Path | None) -> None:
     if output is None:
         _print(text)
         return
-    from fuseproof.harness.perf_dump import write_text_atomically
+    from fuseproof.harness.perf.dump import write_text_atomically
 
     write_text_atomically(output, text)
     click.echo(f"Written: {output}", err=True)

@@ -31,8 +31,8 @@ def doctor(as_json: bool) -> int:
     """
     try:
         from fuseproof.harness.machine.capabilities import command_capabilities, measurement_capabilities
+        from fuseproof.harness.machine.check import check_machine
         from fuseproof.harness.machine.facts import gather_facts
-        from fuseproof.harness.machine_check import check_machine
 
         facts = gather_facts()
     except ModuleNotFoundError as error:
@@ -61,7 +61,7 @@ def _as_json(
 ) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from fuseproof.harness.environment import describe, redact_mapping
+    from fuseproof.harness.machine.environment import describe, redact_mapping
 
     document = {
         "schema": SCHEMA,
@@ -75,7 +75,7 @@ def _as_json(
 
 
 def _print_text(commands: list[Capability], measurements: list[Capability], findings: list[Finding]) -> None:
-    from fuseproof.harness.environment import redact
+    from fuseproof.harness.machine.environment import redact
 
     # click drops colour by itself when stdout is no terminal.
     color = False if os.environ.get("NO_COLOR") else None

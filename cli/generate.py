@@ -88,7 +88,7 @@ def fastpaths_line(fastpaths: dict[str, Any]) -> str:
 def _generate(options: GenerateOptions) -> dict[str, Any]:
     from fuseproof.cli.generation import check_destinations, execute, prepare
     from fuseproof.cli.progress import stage_progress
-    from fuseproof.harness.perf_dump import write_perf_dump
+    from fuseproof.harness.perf.dump import write_perf_dump
 
     dump_path = None if options.perf_dump_path is None else Path(options.perf_dump_path)
     check_destinations(options, 0)

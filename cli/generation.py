@@ -30,8 +30,8 @@ from fuseproof.cli.output_names import (
 from fuseproof.cli.perf_record import OutputRecord, RequestRecord, RunRecord, assemble
 from fuseproof.cli.prompts import read_prompts
 from fuseproof.errors import FuseproofError, UsageError
-from fuseproof.harness.environment import describe
-from fuseproof.harness.media_files import array_sha256, degenerate_reason, file_sha256, write_png
+from fuseproof.harness.machine.environment import describe
+from fuseproof.harness.media.files import array_sha256, degenerate_reason, file_sha256, write_png
 from fuseproof.pipelines.checkpoints import Checkpoint, check_checkpoint
 from fuseproof.pipelines.embedded import PREFIX, ResolvedModel, resolve_model
 from fuseproof.pipelines.families import FAMILIES, Family, refuse_ids_of_later_families

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fuseproof.harness.media import MediaComparison, Side, share_text
-from fuseproof.harness.media_files import printable
-from fuseproof.harness.media_folders import MediaReport, Pair
-from fuseproof.harness.media_metrics import Window
+from fuseproof.harness.media.comparison import MediaComparison, Side, share_text
+from fuseproof.harness.media.files import printable
+from fuseproof.harness.media.folders import MediaReport, Pair
+from fuseproof.harness.media.metrics import Window
 
 _LABEL_WIDTH = 15
 _EQUALITY = {

@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fuseproof.harness.environment import redact, redact_mapping
-from fuseproof.harness.perf_dump import SCHEMA, denoise_time
+from fuseproof.harness.machine.environment import redact, redact_mapping
+from fuseproof.harness.perf.dump import SCHEMA, denoise_time
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from fuseproof.cli.options import json_option
 from fuseproof.errors import FuseproofError, UsageError
 
 if TYPE_CHECKING:
-    from fuseproof.harness.analysis import CampaignAnalysis
+    from fuseproof.harness.analysis.campaign import CampaignAnalysis
 
 SLOWER_EXIT_CODE = 3
 MOST_NAMES = 6
@@ -43,8 +43,8 @@ def report(directory: str, output_format: str, as_json: bool, check: bool, block
     is rendered as far as it came. Exit code: 0, 1 an arm failed or --check found a difference, 4 the outputs do not
     keep their contract, 6 the measurement is invalid.
     """
-    from fuseproof.harness.analysis import analyse
-    from fuseproof.harness.campaign import Campaign
+    from fuseproof.harness.analysis.campaign import analyse
+    from fuseproof.harness.campaign.folder import Campaign
     from fuseproof.harness.report import write_report
 
     if check and blocks:
@@ -77,8 +77,8 @@ def _refuse_stale(directory: str, analysis: CampaignAnalysis) -> None:
 
 
 def _rendered(analysis: CampaignAnalysis, output_format: str, *, is_written: bool) -> str:
+    from fuseproof.harness.escape import visible
     from fuseproof.harness.report import render_markdown, render_numbers
-    from fuseproof.harness.report.escape import visible
 
     if output_format == "markdown":
         return render_markdown(analysis)

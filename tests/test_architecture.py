@@ -22,6 +22,16 @@ MAY_IMPORT = {
     "pipelines": {"pipelines", "fastpaths"},
     "cli": set(ROOMS),
 }
+# Inside the harness, too; the single files beside the packages (escape, number_format) are open to all of it.
+HARNESS_MAY_IMPORT = {
+    "machine": set(),
+    "statistics": set(),
+    "media": {"machine"},
+    "perf": {"machine", "statistics"},
+    "campaign": {"machine", "media", "perf"},
+    "analysis": {"campaign", "media", "perf", "statistics"},
+    "report": {"analysis", "campaign", "machine", "media", "perf", "statistics"},
+}
 MODEL_LIBRARIES = {"torch", "torchvision", "triton", "diffusers", "transformers", "accelerate"}
 # What makes `--help` slow; commands import these inside their functions.
 SLOW_LIBRARIES = MODEL_LIBRARIES | {"numpy", "scipy", "skimage", "pydantic", "imageio", "av", "PIL", "huggingface_hub"}
@@ -64,6 +74,18 @@ def trouble_with(room: str, name: str) -> str | None:
     if room == "schedules" and top not in {"fuseproof", "pydantic", "pydantic_core", *sys.stdlib_module_names}:
         return "schedules uses pydantic and the standard library only"
     return None
+
+
+@pytest.mark.parametrize("package", HARNESS_MAY_IMPORT)
+def test_the_harness_is_no_tangle(package: str) -> None:
+    targets = {
+        name.split(".")[2]
+        for path in sources(f"harness/{package}")
+        for _, name in imported_names(path)
+        if name.startswith("fuseproof.harness.")
+    }
+    packages = targets & set(HARNESS_MAY_IMPORT)
+    assert packages <= HARNESS_MAY_IMPORT[package] | {package}
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, TypeVar
 
-from fuseproof.harness.analysis import CampaignAnalysis
+from fuseproof.harness.analysis.campaign import CampaignAnalysis
 from fuseproof.harness.report.document import Document, Paragraph, Pictures, Section
 from fuseproof.harness.report.layout import FULL, Layout
 from fuseproof.harness.report.ledger import environment_section, limitations_section, raw_runs_section, raw_table

@@ -10,7 +10,7 @@ import base64
 from collections.abc import Callable
 from pathlib import Path
 
-from fuseproof.harness.analysis import CampaignAnalysis
+from fuseproof.harness.analysis.campaign import CampaignAnalysis
 from fuseproof.harness.report.build import build_document
 from fuseproof.harness.report.layout import EVERYTHING
 from fuseproof.harness.report.templates import environment, url_path

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fuseproof.harness.analysis import CampaignAnalysis, CellAnalysis, failure_reason
-from fuseproof.harness.metrics import TITLES
+from fuseproof.harness.analysis.campaign import CampaignAnalysis, CellAnalysis, failure_reason
+from fuseproof.harness.analysis.metrics import TITLES
+from fuseproof.harness.analysis.sentences import cell_warnings, chosen_text, warning_texts
+from fuseproof.harness.campaign.records import SlotRecord
 from fuseproof.harness.number_format import MISSING, count, gib, number, seconds, shortened
-from fuseproof.harness.records import SlotRecord
 from fuseproof.harness.report.document import (
     CodeBlock,
     Details,
@@ -21,7 +22,6 @@ from fuseproof.harness.report.document import (
     bullets,
 )
 from fuseproof.harness.report.layout import Layout
-from fuseproof.harness.sentences import cell_warnings, chosen_text, warning_texts
 
 RAW_RUNS_FILE = "raw-runs.md"
 MOST_LOGS = 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from fuseproof.harness.analysis import CampaignAnalysis
+from fuseproof.harness.analysis.campaign import CampaignAnalysis
 from fuseproof.harness.report.build import build_document, build_raw_document
 from fuseproof.harness.report.document import Document
 from fuseproof.harness.report.layout import MAIN_LAYOUTS, Layout, fits_main, fits_whole

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuseproof.harness.analysis import CampaignAnalysis, CellAnalysis
+from fuseproof.harness.analysis.campaign import CampaignAnalysis, CellAnalysis
 from fuseproof.harness.number_format import count, gib, gib_change
 from fuseproof.harness.report.document import Bullets, Paragraph, Part, Section, Strong, Table, Text
 from fuseproof.harness.report.layout import Layout

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuseproof.harness.analysis import CampaignAnalysis, CellAnalysis
+from fuseproof.harness.analysis.campaign import CampaignAnalysis, CellAnalysis
+from fuseproof.harness.analysis.output_check import LevelCount, OutputCheck
+from fuseproof.harness.analysis.runs import ARMS
+from fuseproof.harness.analysis.sentences import pair_text, reason_text
 from fuseproof.harness.number_format import count
-from fuseproof.harness.output_check import LevelCount, OutputCheck
 from fuseproof.harness.report.document import (
     Code,
     Details,
@@ -22,8 +24,6 @@ from fuseproof.harness.report.document import (
 )
 from fuseproof.harness.report.layout import Layout
 from fuseproof.harness.report.overview import notable_cells
-from fuseproof.harness.runs import ARMS
-from fuseproof.harness.sentences import pair_text, reason_text
 
 HEAD = ("Workload", "Baseline runs", "Candidate runs", "File", "Pixels", "Raw array", "Contract")
 LEGEND = "Counts are outputs equal to the first baseline output of their request, over all runs of both arms."

@@ -6,14 +6,14 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fuseproof.harness.analysis import CampaignAnalysis, CellAnalysis
+from fuseproof.harness.analysis.campaign import CampaignAnalysis, CellAnalysis
+from fuseproof.harness.analysis.runs import Run
+from fuseproof.harness.analysis.sentences import memory_line, outputs_line, standing_notes, verdict_line, word_counts
 from fuseproof.harness.number_format import count, number, shortened
 from fuseproof.harness.report.document import Bullets, Code, CodeBlock, Paragraph, Part, Section, Strong, Table, Text
 from fuseproof.harness.report.layout import Layout
 from fuseproof.harness.report.privacy import clean_arguments
-from fuseproof.harness.runs import Run
-from fuseproof.harness.sentences import memory_line, outputs_line, standing_notes, verdict_line, word_counts
-from fuseproof.harness.verdict import Word
+from fuseproof.harness.statistics.verdict import Word
 from fuseproof.schedules.plan import Arm
 
 NOTABLE_FIRST = (Word.INVALID, Word.SLOWER, Word.INCONCLUSIVE, Word.FASTER, Word.SAME)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from fuseproof.harness.environment import redact
+from fuseproof.harness.machine.environment import redact
 
 _CAMPAIGN_PREFIX = re.compile(r"(?<![\w.~-])(?:/[^\s'\"=:/]+)*/(?=slots/[^\s'\"/]+/\d{2})")
 _HOME = re.compile(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuseproof.harness.analysis import CampaignAnalysis, CellAnalysis
-from fuseproof.harness.fastpath_proof import SiteCounts
-from fuseproof.harness.metrics import TITLES, MetricResult, seconds_of
+from fuseproof.harness.analysis.campaign import CampaignAnalysis, CellAnalysis
+from fuseproof.harness.analysis.fastpaths import SiteCounts
+from fuseproof.harness.analysis.metrics import TITLES, MetricResult, seconds_of
+from fuseproof.harness.analysis.sentences import percent_text
 from fuseproof.harness.number_format import MISSING, count, interval, number, percent, seconds, shortened
 from fuseproof.harness.report.document import (
     Code,
@@ -22,8 +23,7 @@ from fuseproof.harness.report.document import (
 )
 from fuseproof.harness.report.layout import Layout
 from fuseproof.harness.report.overview import notable_cells
-from fuseproof.harness.sentences import percent_text
-from fuseproof.harness.statistics import Comparison
+from fuseproof.harness.statistics.comparison import Comparison
 
 LEGEND = (
     "Reduction = 1 − candidate/baseline: positive is less time, negative is more. Mean form from arithmetic means, all "

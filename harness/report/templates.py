@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from fuseproof.harness.escape import fenced, markdown_code, markdown_text, visible, visible_lines
 from fuseproof.harness.report.document import CodeBlock, span_kind, spans
-from fuseproof.harness.report.escape import fenced, markdown_code, markdown_text, visible, visible_lines
 
 
 @cache

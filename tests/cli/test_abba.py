@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from fuseproof.cli.main import main
-from fuseproof.harness import telemetry
-from fuseproof.harness.campaign import Campaign
-from fuseproof.harness.locking import campaign_locks
+from fuseproof.harness.campaign import telemetry
+from fuseproof.harness.campaign.folder import Campaign
+from fuseproof.harness.campaign.locking import campaign_locks
 from fuseproof.harness.machine import activity
 from tests.harness.fake_commands import fake_command
 
@@ -341,7 +341,7 @@ def test_a_second_campaign_is_refused_and_the_holder_named(abba: Abba, tmp_path:
 
 def test_a_busy_machine_is_refused_unless_allowed(abba: Abba, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     busy = activity.Activity(0.5, 2, 1.5, 0.0, (activity.ActiveProcess("make", 77, 1.5),))
-    monkeypatch.setattr("fuseproof.harness.readiness.sample_activity", lambda: busy)
+    monkeypatch.setattr("fuseproof.harness.campaign.readiness.sample_activity", lambda: busy)
     result = abba(*arms(), "--output=c", allow_busy=False)
     assert (6, True) == (result.code, "make (77)" in result.err and "--allow-busy" in result.err)
     assert [] == list(tmp_path.iterdir())

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from fuseproof.cli import abba_view
 from fuseproof.cli.abba_view import LiveTable, RemarksOnly, campaign_view
-from fuseproof.harness.campaign import Campaign
-from fuseproof.harness.records import Contention, SlotMemory, SlotRecord, SlotTimes
+from fuseproof.harness.campaign.folder import Campaign
+from fuseproof.harness.campaign.records import Contention, SlotMemory, SlotRecord, SlotTimes
 from fuseproof.schedules.order import timed_slots, warmup_slots
 from tests.harness.fake_commands import fake_plan
 

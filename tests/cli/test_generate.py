@@ -21,8 +21,8 @@ from fuseproof.cli.generate import fastpaths_line
 from fuseproof.cli.generation import to_pixels
 from fuseproof.cli.main import main
 from fuseproof.errors import FuseproofError
-from fuseproof.harness.media_files import array_sha256, file_sha256
-from fuseproof.harness.perf_dump import read_perf_dump
+from fuseproof.harness.media.files import array_sha256, file_sha256
+from fuseproof.harness.perf.dump import read_perf_dump
 from fuseproof.pipelines.checkpoints import Checkpoint
 from fuseproof.pipelines.embedded import ResolvedModel
 from fuseproof.pipelines.families import LONGCAT_IMAGE

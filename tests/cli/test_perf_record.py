@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fuseproof.cli.perf_record import OutputRecord, RequestRecord, RunRecord, assemble, recorded_path
-from fuseproof.harness.perf_dump import read_perf_dump, write_perf_dump
+from fuseproof.harness.perf.dump import read_perf_dump, write_perf_dump
 
 OUTPUT = OutputRecord(
     path=Path("outputs/a.png"),

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fuseproof.harness.contrasts import Summary, summarise
-from fuseproof.harness.decision import check, words
+from fuseproof.harness.statistics.contrasts import Summary, summarise
+from fuseproof.harness.statistics.decision import check, words
 
 Floats = NDArray[np.float64]
 Scenario = Callable[[np.random.Generator, int, float], Floats]

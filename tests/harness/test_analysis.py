@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from fuseproof.errors import FuseproofError, UsageError
-from fuseproof.harness.analysis import CampaignAnalysis, CellAnalysis, analyse
-from fuseproof.harness.campaign import Campaign
-from fuseproof.harness.sentences import cell_warnings
-from fuseproof.harness.verdict import Word
+from fuseproof.harness.analysis.campaign import CampaignAnalysis, CellAnalysis, analyse
+from fuseproof.harness.analysis.sentences import cell_warnings
+from fuseproof.harness.campaign.folder import Campaign
+from fuseproof.harness.statistics.verdict import Word
 from tests.harness.campaign_builder import CampaignBuilder, Run
 
 FASTER = ((10.0, 9.5, 9.51, 10.02), (9.52, 10.01, 10.03, 9.5))

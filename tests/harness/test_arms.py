@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fuseproof.errors import UsageError
-from fuseproof.harness.arms import check_arms, portable, recorded_argv, slot_command
+from fuseproof.harness.campaign.arms import check_arms, portable, recorded_argv, slot_command
 from fuseproof.schedules.plan import Arm, Cell, Plan, plan_from
 
 DUMP, OUTPUTS = Path("/c/slots/x/perf.json"), Path("/c/slots/x/outputs")

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from fuseproof.errors import FuseproofError, UsageError
-from fuseproof.harness.campaign import Campaign
-from fuseproof.harness.records import SlotRecord
+from fuseproof.harness.campaign.folder import Campaign
+from fuseproof.harness.campaign.records import SlotRecord
 from fuseproof.schedules.order import timed_slots
 from tests.harness.fake_commands import fake_plan
 

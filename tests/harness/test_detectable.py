@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fuseproof.errors import UsageError
-from fuseproof.harness.detectable import (
+from fuseproof.harness.statistics.detectable import (
     estimated_scatter_factor,
     interval_power,
     plan_for,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fuseproof.harness.environment import describe, read_checkout
 from fuseproof.harness.machine.activity import sample_activity
+from fuseproof.harness.machine.environment import describe, read_checkout
 from fuseproof.harness.machine.gpus import GpuSurvey
 from fuseproof.harness.machine.host import measure_timer_tick_s, read_cpu_quota, read_host, read_memory_limit_mib
 from fuseproof.harness.machine.libraries import required_libraries, requirements_of_checkout, torch_build

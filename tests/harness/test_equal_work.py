@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from fuseproof.harness.analysis import CampaignAnalysis, analyse
-from fuseproof.harness.campaign import Campaign
-from fuseproof.harness.equal_work import declared_settings
+from fuseproof.harness.analysis.campaign import CampaignAnalysis, analyse
+from fuseproof.harness.analysis.equal_work import declared_settings
+from fuseproof.harness.campaign.folder import Campaign
 from fuseproof.harness.report import render_markdown
-from fuseproof.harness.verdict import Word
+from fuseproof.harness.statistics.verdict import Word
 from fuseproof.schedules.plan import Arm
 from tests.harness.campaign_builder import CampaignBuilder, Run
 

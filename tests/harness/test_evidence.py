@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from fuseproof.harness.evidence import EvidenceError, check_ending, collect, collect_dump, log_tail
-from fuseproof.harness.processes import ProcessEnd
-from fuseproof.harness.records import SlotMemory, SlotTimes
+from fuseproof.harness.campaign.evidence import EvidenceError, check_ending, collect, collect_dump, log_tail
+from fuseproof.harness.campaign.processes import ProcessEnd
+from fuseproof.harness.campaign.records import SlotMemory, SlotTimes
 from tests.harness.fake_arm import write_png
 
 SGLANG = {

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from fuseproof.errors import FuseproofError, InvalidMeasurementError
-from fuseproof.harness.locking import campaign_locks, device_names, lock_folder
+from fuseproof.harness.campaign.locking import campaign_locks, device_names, lock_folder
 
 HOLD_AND_DIE = """
 import os, sys, tempfile
 from pathlib import Path
 tempfile.tempdir = sys.argv[1]
-from fuseproof.harness.locking import campaign_locks
+from fuseproof.harness.campaign.locking import campaign_locks
 with campaign_locks(Path(sys.argv[2]), ["cpu"]):
     print("held", flush=True)
     os.kill(os.getpid(), 9)

@@ -14,11 +14,11 @@ from fuseproof.harness.machine.capabilities import (
     gpu_reason,
     measurement_capabilities,
 )
+from fuseproof.harness.machine.check import check_machine
 from fuseproof.harness.machine.facts import Finding, Folder, MachineFacts
 from fuseproof.harness.machine.gpus import ComputeProcess, Gpu, GpuSurvey
 from fuseproof.harness.machine.host import Host, Memory, OperatingSystem, Processor
 from fuseproof.harness.machine.libraries import Library, TorchBuild
-from fuseproof.harness.machine_check import check_machine
 
 NAMES = sorted({name for names in COMMAND_LIBRARIES.values() for name in names} | {"triton"})
 LIBRARIES = tuple(Library(name, "2.0", ">=1.0", True) for name in NAMES)

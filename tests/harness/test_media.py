@@ -14,14 +14,14 @@ import pytest
 from PIL import Image, PngImagePlugin
 
 from fuseproof.errors import UsageError
-from fuseproof.harness.media import (
+from fuseproof.harness.media.comparison import (
     MediaComparison,
     compare_pictures,
     degenerate_reason,
     load_image,
     share_text,
 )
-from fuseproof.harness.media_folders import compare_paths
+from fuseproof.harness.media.folders import compare_paths
 from fuseproof.schedules.contracts import parse_contract
 from tests.harness.media_samples import png_of_depth_16, save, smooth_picture
 
@@ -390,5 +390,5 @@ def test_share_text_rounds_neither_to_none_nor_to_all(expected: str, share: floa
 
 
 def test_comparing_loads_no_torch() -> None:
-    code = "import sys, fuseproof.harness.media_folders, fuseproof.harness.media_diff; sys.exit('torch' in sys.modules)"
+    code = "import sys, fuseproof.harness.media.folders, fuseproof.harness.media.diff; sys.exit('torch' in sys.modules)"
     assert 0 == subprocess.run([sys.executable, "-c", code], check=False).returncode

@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from fuseproof.errors import FuseproofError
-from fuseproof.harness.media import load_image
-from fuseproof.harness.media_decoding import MAX_PIXELS
+from fuseproof.harness.media.comparison import load_image
+from fuseproof.harness.media.decoding import MAX_PIXELS
 from tests.harness.media_samples import png_file, png_of_depth_16, save, smooth_picture
 
 RGB = smooth_picture(12, 10)

@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from fuseproof.errors import FuseproofError
-from fuseproof.harness.media import array_sha256, file_sha256, load_image, write_png
-from fuseproof.harness.media_diff import difference_image
+from fuseproof.harness.media.comparison import array_sha256, file_sha256, load_image, write_png
+from fuseproof.harness.media.diff import difference_image
 from tests.harness.media_samples import save, smooth_picture
 
 PICTURE = smooth_picture()

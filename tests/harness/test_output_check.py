@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from fuseproof.harness.analysis import CampaignAnalysis, analyse
-from fuseproof.harness.campaign import Campaign
-from fuseproof.harness.output_check import OutputCheck
-from fuseproof.harness.sentences import outputs_line
+from fuseproof.harness.analysis.campaign import CampaignAnalysis, analyse
+from fuseproof.harness.analysis.output_check import OutputCheck
+from fuseproof.harness.analysis.sentences import outputs_line
+from fuseproof.harness.campaign.folder import Campaign
 from tests.harness.campaign_builder import DEGENERATE_PICTURE, CampaignBuilder, Run
 
 CLOSE = "close:ssim>=0.5,psnr>=28"

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from fuseproof.errors import UsageError
-from fuseproof.harness.perf_abba import AbbaComparison, compare_blocks
-from fuseproof.harness.perf_abba_text import render_abba
-from fuseproof.harness.perf_blocks import parse_order, read_blocks
-from fuseproof.harness.statistics import Comparison, Thresholds
-from fuseproof.harness.verdict import Word
+from fuseproof.harness.perf.abba import AbbaComparison, compare_blocks
+from fuseproof.harness.perf.abba_text import render_abba
+from fuseproof.harness.perf.blocks import parse_order, read_blocks
+from fuseproof.harness.statistics.comparison import Comparison, Thresholds
+from fuseproof.harness.statistics.verdict import Word
 from tests.harness.perf_dump_files import KLEIN, LONGLIVE2, step_list, write_block, write_dump
 
 FASTER = (10.0, 9.0, 9.01, 10.01)

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from fuseproof.harness.perf_comparison import (
+from fuseproof.harness.perf.comparison import (
     PerfComparison,
     compare_dumps,
     distinct_labels,
     merged_order,
     step_statistics,
 )
-from fuseproof.harness.perf_dump import read_perf_dump
-from fuseproof.harness.perf_memory import memory_claim
-from fuseproof.harness.perf_text import escape_cell, latency_phrase, render_comparison
+from fuseproof.harness.perf.dump import read_perf_dump
+from fuseproof.harness.perf.memory import memory_claim
+from fuseproof.harness.perf.text import escape_cell, latency_phrase, render_comparison
 from tests.harness.perf_dump_files import KLEIN, LONGLIVE2, peaks, stage_list, step_list, write_dump
 
 

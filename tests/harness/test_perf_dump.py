@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fuseproof.errors import FuseproofError
-from fuseproof.harness.perf_dump import read_perf_dump, write_perf_dump
+from fuseproof.harness.perf.dump import read_perf_dump, write_perf_dump
 from tests.harness.perf_dump_files import ABSENT, KLEIN, LONGLIVE2, dump_values, stage_list, step_list, write_dump
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from fuseproof.errors import InvalidMeasurementError
-from fuseproof.harness.campaign import Campaign, utc_text
+from fuseproof.harness.campaign.folder import Campaign, utc_text
+from fuseproof.harness.campaign.readiness import Readiness, refuse_leftovers
+from fuseproof.harness.campaign.records import SlotRecord
 from fuseproof.harness.machine.activity import Activity
 from fuseproof.harness.machine.gpus import ComputeProcess, GpuSurvey, parse_gpus
-from fuseproof.harness.readiness import Readiness, refuse_leftovers
-from fuseproof.harness.records import SlotRecord
 from fuseproof.schedules.order import timed_slots
 from tests.harness.fake_commands import fake_plan
 
@@ -48,7 +48,7 @@ FOREIGN = (ComputeProcess("GPU-1", 4242, "python", 900.0),)
 def test_busy_gpus_are_refused(
     monkeypatch: pytest.MonkeyPatch, gpus: GpuSurvey, visible: str | None, named: str | None
 ) -> None:
-    monkeypatch.setattr("fuseproof.harness.readiness.sample_activity", lambda: QUIET)
+    monkeypatch.setattr("fuseproof.harness.campaign.readiness.sample_activity", lambda: QUIET)
     readiness = Readiness(gpus=gpus, cuda_visible_devices=visible)
     if named is None:
         readiness.refuse_busy_machine()

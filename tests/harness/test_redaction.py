@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fuseproof.harness.redaction import REDACTED, allowed_variables, may_be_recorded, redact, redact_mapping
+from fuseproof.harness.machine.redaction import REDACTED, allowed_variables, may_be_recorded, redact, redact_mapping
 
 HOME = "/home/anna"
 

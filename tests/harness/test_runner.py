@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from fuseproof.errors import FuseproofError
-from fuseproof.harness.campaign import Campaign
-from fuseproof.harness.interrupts import Interrupts
-from fuseproof.harness.records import BusyProcess, Contention, SlotRecord
-from fuseproof.harness.runner import CampaignRunner, Outcome
+from fuseproof.harness.campaign.folder import Campaign
+from fuseproof.harness.campaign.interrupts import Interrupts
+from fuseproof.harness.campaign.records import BusyProcess, Contention, SlotRecord
+from fuseproof.harness.campaign.runner import CampaignRunner, Outcome
 from fuseproof.schedules.order import PlannedSlot
 from tests.harness.fake_commands import fake_plan
 

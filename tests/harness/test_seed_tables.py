@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import pytest
 
-from fuseproof.harness.statistics import Block, Comparison, Thresholds, compare
-from fuseproof.harness.verdict import Reason, Verdict, decide, post_worker_tails
+from fuseproof.harness.statistics.comparison import Block, Comparison, Thresholds, compare
+from fuseproof.harness.statistics.verdict import Reason, Verdict, decide, post_worker_tails
 
 Times = tuple[float, float, float, float]
 CLIENT_TICK_S = 0.01

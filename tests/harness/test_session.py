@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from fuseproof.errors import UsageError
-from fuseproof.harness.campaign import Campaign
-from fuseproof.harness.interrupts import Interrupts
-from fuseproof.harness.session import CampaignSession, changed_software
+from fuseproof.harness.campaign.folder import Campaign
+from fuseproof.harness.campaign.interrupts import Interrupts
+from fuseproof.harness.campaign.session import CampaignSession, changed_software
 from tests.harness.fake_commands import fake_plan
 from tests.harness.test_runner import Notes, ScriptedExecutor
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fuseproof.harness.perf_dump import read_perf_dump
-from fuseproof.harness.sglang_report import missing_stage_notes, render_sglang_report
+from fuseproof.harness.perf.dump import read_perf_dump
+from fuseproof.harness.perf.sglang_report import missing_stage_notes, render_sglang_report
 from tests.harness.perf_dump_files import DATA, KLEIN, LONGLIVE2, REAL_DUMPS, stage_list, write_dump
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901)

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from fuseproof.errors import FuseproofError
-from fuseproof.harness import processes
-from fuseproof.harness.campaign import Campaign
-from fuseproof.harness.interrupts import Interrupts
-from fuseproof.harness.records import SlotRecord
-from fuseproof.harness.slots import ProcessExecutor
+from fuseproof.harness.campaign import processes
+from fuseproof.harness.campaign.folder import Campaign
+from fuseproof.harness.campaign.interrupts import Interrupts
+from fuseproof.harness.campaign.records import SlotRecord
+from fuseproof.harness.campaign.slots import ProcessExecutor
 from fuseproof.schedules.order import timed_slots
 from tests.harness.fake_commands import fake_command, fake_plan
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fuseproof.errors import FuseproofError, InvalidMeasurementError, UsageError
-from fuseproof.harness.statistics import Block, Thresholds, compare, contrasts, stack
+from fuseproof.harness.statistics.comparison import Block, Thresholds, compare, contrasts, stack
 from tests.harness.simulated_campaigns import MIRRORED_ORDER, is_mirrored
 
 

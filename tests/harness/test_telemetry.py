@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from fuseproof.harness import telemetry
+from fuseproof.harness.campaign import telemetry
+from fuseproof.harness.campaign.telemetry import OtherProcesses, ProcessSampler, process_memory_mib
 from fuseproof.harness.machine.usage import MachineUse, busy_threshold
-from fuseproof.harness.telemetry import OtherProcesses, ProcessSampler, process_memory_mib
 
 BIG_CHILD = "import sys; x = bytearray(64 << 20); del x; print('ready', flush=True); sys.stdin.read()"
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fuseproof.harness.statistics import Block, Thresholds
-from fuseproof.harness.verdict import Reason, Verdict, Word, decide, invalid, post_worker_tails
+from fuseproof.harness.statistics.comparison import Block, Thresholds
+from fuseproof.harness.statistics.verdict import Reason, Verdict, Word, decide, invalid, post_worker_tails
 from tests.harness.simulated_campaigns import MIRRORED_ORDER
 
 CONTENTION = Reason("CONTENTION", "another process used the device", "Wait for an idle device.")

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from fuseproof.harness.contrasts import summarise
-from fuseproof.harness.decision import check, words
-from fuseproof.harness.statistics import Block, Thresholds
-from fuseproof.harness.verdict import decide
+from fuseproof.harness.statistics.comparison import Block, Thresholds
+from fuseproof.harness.statistics.contrasts import summarise
+from fuseproof.harness.statistics.decision import check, words
+from fuseproof.harness.statistics.verdict import decide
 from tests.harness import simulated_campaigns as simulated
 from tests.harness.simulated_campaigns import CAMPAIGNS, Scenario, Shares, candidate_sign, judge, shares
 

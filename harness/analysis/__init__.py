@@ -1,0 +1,1 @@
+"""From a campaign folder to its numbers: which runs count, equal work, outputs, memory, verdicts."""

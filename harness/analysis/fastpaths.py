@@ -1,0 +1,101 @@
+"""Did the candidate's code really run? Each site's state and its fused and eager calls, per arm.
+
+The numbers are the arms' own counters from their perf dumps; a time without them says nothing about a fast path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fuseproof.harness.analysis.runs import ARMS, CellRuns, Run
+from fuseproof.harness.statistics.reasons import Reason
+from fuseproof.schedules.order import ArmLetter
+
+
+@dataclass(frozen=True)
+class SiteCounts:
+    """One site in one arm: its states over the arm's runs (normally one), and its calls summed over them."""
+
+    states: tuple[str, ...]
+    reasons: tuple[str, ...]
+    calls_fused: int
+    calls_eager: int
+
+
+@dataclass(frozen=True)
+class SiteProof:
+    """One site in both arms; None where an arm does not report it."""
+
+    site: str
+    baseline: SiteCounts | None
+    candidate: SiteCounts | None
+
+
+@dataclass(frozen=True)
+class FastpathProof:
+    """All sites either arm reports, in order of name."""
+
+    sites: tuple[SiteProof, ...]
+    warnings: tuple[Reason, ...]
+
+    def fused_calls(self, arm: ArmLetter) -> int:
+        """Fused calls of one arm over all its sites and runs."""
+        counts = [site.baseline if arm == "A" else site.candidate for site in self.sites]
+        return sum(count.calls_fused for count in counts if count)
+
+    def fused_sites(self, arm: ArmLetter) -> int:
+        """Sites of one arm with at least one fused call."""
+        counts = [site.baseline if arm == "A" else site.candidate for site in self.sites]
+        return sum(1 for count in counts if count and count.calls_fused)
+
+    def to_json(self) -> dict[str, Any]:
+        """Strict JSON values."""
+        return asdict(self)
+
+
+def check_fastpaths(cell: CellRuns) -> FastpathProof:
+    """Collect the counters of a cell's counting runs."""
+    by_arm = {arm: [_sites(run) for run in cell.of_arm(arm)] for arm in ARMS}
+    names = sorted({name for arm in ARMS for sites in by_arm[arm] for name in sites})
+    sites = tuple(SiteProof(name, _counts(name, by_arm["A"]), _counts(name, by_arm["B"])) for name in names)
+    proof = FastpathProof(sites, ())
+    asked = {str(_requested(run)) for run in cell.of_arm("B")}
+    if sites and asked - {"off", "None"} and proof.fused_calls("B") == 0:
+        detail = f"the candidate asked for fast paths ({', '.join(sorted(asked))}) and made no fused call"
+        step = "See the reasons in the fast-path table: what was timed is the eager path."
+        return FastpathProof(sites, (Reason("FASTPATH_NOT_TAKEN", detail, step),))
+    return proof
+
+
+def _report(run: Run) -> Mapping[str, Any]:
+    return run.record.fastpaths or (run.dump.fastpaths if run.dump else {})
+
+
+def _requested(run: Run) -> object:
+    return _report(run).get("requested")
+
+
+def _sites(run: Run) -> Mapping[str, Mapping[str, Any]]:
+    sites = _report(run).get("sites")
+    if not isinstance(sites, Mapping):
+        return {}
+    return {str(name): site for name, site in sites.items() if isinstance(site, Mapping)}
+
+
+def _counts(name: str, runs: list[Mapping[str, Mapping[str, Any]]]) -> SiteCounts | None:
+    found = [sites[name] for sites in runs if name in sites]
+    if not found:
+        return None
+    return SiteCounts(
+        states=tuple(dict.fromkeys(str(site.get("state") or "unknown") for site in found)),
+        reasons=tuple(dict.fromkeys(str(site["reason"]) for site in found if site.get("reason"))),
+        calls_fused=sum(_calls(site, "calls_fused") for site in found),
+        calls_eager=sum(_calls(site, "calls_eager") for site in found),
+    )
+
+
+def _calls(site: Mapping[str, Any], key: str) -> int:
+    value = site.get(key)
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,90 @@
+"""The timers of a cell and a verdict for each: the primary one decides the cell, the others describe."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fuseproof.harness.analysis.runs import ARM_WORDS, ARMS, CellRuns, Run
+from fuseproof.harness.statistics.comparison import Block, Thresholds
+from fuseproof.harness.statistics.reasons import Reason
+from fuseproof.harness.statistics.verdict import Verdict, decide, post_worker_tails
+from fuseproof.schedules.plan import Plan
+
+TITLES = {
+    "worker": "Worker E2E",
+    "denoise": "Denoise",
+    "client": "Client E2E incl. save",
+    "save": "Save",
+    "load": "Load",
+}
+
+
+@dataclass(frozen=True)
+class MetricResult:
+    """One timer. ``verdict`` is None when it cannot be judged, and ``note`` says why."""
+
+    name: str
+    verdict: Verdict | None
+    note: str | None
+    is_primary: bool
+
+    @property
+    def title(self) -> str:
+        return TITLES[self.name]
+
+    def to_json(self) -> dict[str, Any]:
+        """Strict JSON values."""
+        verdict = None if self.verdict is None else self.verdict.to_json()
+        return {"name": self.name, "is_primary": self.is_primary, "note": self.note, "verdict": verdict}
+
+
+def seconds_of(run: Run, metric: str) -> float | None:
+    """A run's time on one timer, in seconds."""
+    value: float | None = getattr(run.record.times, f"{metric}_s")
+    return value
+
+
+def judge_metrics(runs: CellRuns, plan: Plan, caps: Sequence[Reason]) -> tuple[MetricResult, ...]:
+    """Judge every timer that the arms gave, the primary one first; ``caps`` forbid a directional word."""
+    order = [plan.primary, *(name for name in TITLES if name != plan.primary)]
+    thresholds = Thresholds(min_effect=plan.min_effect)
+    blocks = {name: _blocks(runs, name) for name in order}
+    results = []
+    for name in order:
+        found = blocks[name]
+        if isinstance(found, str):
+            results.append(MetricResult(name, None, found, name == plan.primary))
+            continue
+        worker = blocks["worker"]
+        has_gaps = name == "client" and not isinstance(worker, str)
+        tails = post_worker_tails(worker, found, 0.0) if has_gaps and not isinstance(worker, str) else ()
+        verdict = decide(found, thresholds, caps=caps, warnings=tails)
+        results.append(MetricResult(name, verdict, None, name == plan.primary))
+    return tuple(result for result in results if result.is_primary or result.note != NOT_RECORDED)
+
+
+NOT_RECORDED = "neither arm recorded it"
+
+
+def _blocks(runs: CellRuns, metric: str) -> list[Block] | str:
+    """The timer's blocks in slot order, or why there are none."""
+    missing = [arm for arm in ARMS if any(seconds_of(run, metric) is None for run in runs.of_arm(arm))]
+    if len(missing) == len(ARMS):
+        return NOT_RECORDED
+    if missing:
+        return f"unequal timers: the {ARM_WORDS[missing[0]]} did not record it in every run"
+    unusable = [run for run in runs.runs if not _is_usable(seconds_of(run, metric))]
+    if unusable:
+        return f"{unusable[0].record.id} recorded {seconds_of(unusable[0], metric)!r} s, which is no duration"
+    return [
+        Block(block.orientation, (first, second, third, fourth), f"r{block.number}")
+        for block in runs.blocks
+        for first, second, third, fourth in [[seconds_of(run, metric) or math.nan for run in block.runs]]
+    ]
+
+
+def _is_usable(seconds: float | None) -> bool:
+    return seconds is not None and math.isfinite(seconds) and seconds > 0

@@ -1,0 +1,152 @@
+"""From the slots on disk to the runs a cell is judged by: complete blocks, and what became of all the others.
+
+A block counts when four timed slots of one attempt are done; the latest such attempt stands for it. Everything else
+stays visible: lost blocks with their reason, superseded and interrupted slots, discarded warm-up slots.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fuseproof.harness.campaign.folder import PERF_FILE, BlockSlots, Campaign
+from fuseproof.harness.campaign.records import SlotRecord
+from fuseproof.harness.perf.dump import PerfDump, read_perf_dump
+from fuseproof.schedules.order import ArmLetter, Orientation
+from fuseproof.schedules.plan import Cell
+
+ARMS: tuple[ArmLetter, ArmLetter] = ("A", "B")
+ARM_WORDS = {"A": "baseline", "B": "candidate"}
+VOIDING_CODES = frozenset({"FALLBACK", "MISSING_GRAPH", "GRAPHS", "UNEQUAL_WORK", "HW_SLOWDOWN"})
+"""Reasons that void a measurement (exit 6); every other reason of an invalid slot is a failure of its arm (exit 1)."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One timed slot that counts, with its perf dump (None when the folder has none)."""
+
+    record: SlotRecord
+    dump: PerfDump | None
+
+
+@dataclass(frozen=True)
+class CountedBlock:
+    """Four runs of one attempt, in the order they ran. ``number`` counts from 1."""
+
+    number: int
+    attempt: int
+    orientation: Orientation
+    runs: tuple[Run, ...]
+
+
+@dataclass(frozen=True)
+class LostBlock:
+    """A planned block without a complete attempt; ``slot`` is the one to blame, None when it never started."""
+
+    number: int
+    slot: SlotRecord | None
+
+    @property
+    def has_failed(self) -> bool:
+        """An arm failed in it; otherwise it was interrupted or has not run yet."""
+        return self.slot is not None and self.slot.state == "invalid"
+
+    @property
+    def is_void(self) -> bool:
+        """The arm did not fail: what it measured may not be used."""
+        return self.has_failed and self.slot is not None and self.slot.reason_code in VOIDING_CODES
+
+
+@dataclass(frozen=True)
+class CellRuns:
+    """Everything that was run for one cell. ``omitted`` are complete blocks left out on request."""
+
+    cell: Cell
+    planned_blocks: int
+    blocks: tuple[CountedBlock, ...]
+    lost: tuple[LostBlock, ...]
+    omitted: tuple[int, ...]
+    slots: tuple[SlotRecord, ...]
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """The runs that count, in the order they ran."""
+        return tuple(run for block in self.blocks for run in block.runs)
+
+    @property
+    def is_complete(self) -> bool:
+        """Every planned block counts (or was left out on request)."""
+        return not self.lost
+
+    def of_arm(self, arm: ArmLetter) -> tuple[Run, ...]:
+        """The counting runs of one arm, in the order they ran."""
+        return tuple(run for run in self.runs if run.record.arm == arm)
+
+    def slot_states(self) -> Counter[str]:
+        """How many slots there are of each state; discarded warm-up slots count as ``"warmup"``."""
+        return Counter(
+            "warmup" if slot.kind == "warmup" and slot.state == "done" else slot.state for slot in self.slots
+        )
+
+
+def read_cell(campaign: Campaign, cell: Cell, slots: Sequence[SlotRecord], only: Sequence[int] = ()) -> CellRuns:
+    """Collect one cell's runs; ``slots`` are the cell's own records, ``only`` restricts it to these block numbers.
+
+    Raises :class:`FuseproofError` naming the file when a perf dump is damaged.
+    """
+    latest = {block.block: block for block in _complete(slots)}
+    chosen = [block for number, block in latest.items() if not only or number in only]
+    planned = max(campaign.plan.blocks, *latest, 0)
+    wanted = [number for number in range(1, planned + 1) if not only or number in only]
+    return CellRuns(
+        cell=cell,
+        planned_blocks=planned,
+        blocks=tuple(_counted(campaign, block) for block in chosen),
+        lost=tuple(LostBlock(number, _culprit(slots, number)) for number in wanted if number not in latest),
+        omitted=tuple(number for number in latest if only and number not in only),
+        slots=tuple(slots),
+    )
+
+
+def _complete(slots: Sequence[SlotRecord]) -> list[BlockSlots]:
+    groups: dict[tuple[int, int], list[SlotRecord]] = {}
+    for slot in slots:
+        if slot.is_usable:
+            groups.setdefault((slot.block, slot.attempt), []).append(slot)
+    return [
+        BlockSlots(
+            members[0].cell,
+            block,
+            attempt,
+            members[0].orientation,
+            tuple(sorted(members, key=lambda slot: slot.position)),
+        )
+        for (block, attempt), members in sorted(groups.items())
+        if sorted(slot.position for slot in members) == [1, 2, 3, 4]
+    ]
+
+
+def _counted(campaign: Campaign, block: BlockSlots) -> CountedBlock:
+    return CountedBlock(
+        number=block.block,
+        attempt=block.attempt,
+        orientation=block.orientation,
+        runs=tuple(Run(record, _dump_of(campaign, record)) for record in block.slots),
+    )
+
+
+def _dump_of(campaign: Campaign, record: SlotRecord) -> PerfDump | None:
+    path = campaign.directory / record.directory / PERF_FILE
+    return read_perf_dump(path) if path.exists() else None
+
+
+def _culprit(slots: Sequence[SlotRecord], number: int) -> SlotRecord | None:
+    """The slot that kept a block from being complete: the last invalid one of its last attempt, else the last slot."""
+    own = [slot for slot in slots if slot.block == number]
+    last_attempt = max((slot.attempt for slot in own), default=0)
+    candidates = [slot for slot in own if slot.attempt == last_attempt]
+    invalid = [slot for slot in candidates if slot.state == "invalid"]
+    unfinished = [slot for slot in candidates if slot.state in ("interrupted", "running")]
+    found = invalid or unfinished or candidates
+    return found[-1] if found else None

@@ -1,0 +1,236 @@
+"""The results of a campaign as sentences: the same words on the terminal and in every report."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fuseproof.harness.analysis.memory import MemoryCheck
+from fuseproof.harness.analysis.metrics import MetricResult
+from fuseproof.harness.analysis.output_check import LEVEL_TITLES, OutputCheck
+from fuseproof.harness.analysis.output_pairs import ComparedPair
+from fuseproof.harness.analysis.runs import ARM_WORDS, CellRuns
+from fuseproof.harness.media.comparison import share_text
+from fuseproof.harness.number_format import count, interval, latency_change, number, percent, shortened
+from fuseproof.harness.statistics.comparison import Comparison
+from fuseproof.harness.statistics.reasons import Reason
+from fuseproof.harness.statistics.verdict import Verdict, Word
+
+if TYPE_CHECKING:
+    from fuseproof.harness.analysis.campaign import CampaignAnalysis, CellAnalysis
+
+DIRECTIONAL = frozenset({Word.FASTER, Word.SLOWER})
+MOST_DETAILS = 4
+LONGEST_WARNING = 480
+LONGEST_PROMPT = 40
+
+
+def summary_lines(analysis: CampaignAnalysis) -> list[str]:
+    """The whole campaign as lines of plain text."""
+    lines = []
+    if len(analysis.cells) > 1:
+        lines.append(f"{count(len(analysis.cells), 'cell')}: {word_counts(analysis)}")
+    for cell in analysis.cells:
+        lines.append(verdict_line(cell))
+        lines += [f"  {metric_line(metric)}" for metric in cell.metrics]
+        lines += [f"  {outputs_line(cell.outputs)}", f"  {memory_line(cell.memory)}"]
+        lines += [f"  warning: {text}" for text in warning_texts(cell)]
+    lines += [f"note: {note}" for note in standing_notes(analysis)]
+    return lines
+
+
+def word_counts(analysis: CampaignAnalysis) -> str:
+    """``2 FASTER, 1 INCONCLUSIVE``, in the order of the words."""
+    words = analysis.words()
+    return ", ".join(f"{words[word]} {word.value}" for word in Word if words[word])
+
+
+def verdict_line(cell: CellAnalysis) -> str:
+    """The cell's word, its primary effect, and why when there is no clear word."""
+    parts = []
+    if cell.primary is not None and cell.verdict.comparison is not None:
+        parts.append(f"{cell.primary.title} {effect_text(cell.verdict)}.")
+    if cell.verdict.headline is not None:
+        parts.append(reason_text(cell.verdict.headline))
+    return f"{cell.word.value}: {cell.name}: {' '.join(parts)}"
+
+
+def metric_line(metric: MetricResult) -> str:
+    """One timer on one line; the word of a timer that is not primary is descriptive."""
+    if metric.verdict is None or metric.verdict.comparison is None:
+        return f"{metric.title}: n/a ({metric.note or 'no complete block'})"
+    comparison = metric.verdict.comparison
+    role = "primary" if metric.is_primary else "descriptive"
+    return (
+        f"{metric.title} ({role}): {metric.verdict.word.value}, {means_text(comparison)}, {effect_text(metric.verdict)}"
+    )
+
+
+def percent_text(share: float | None) -> str:
+    """A share as ``5.80 %``; tables of blocks write ``5.80%``."""
+    return percent(share).replace("%", " %")
+
+
+def means_text(comparison: Comparison) -> str:
+    """``5.6090 → 5.2811 s``: the arms' means over all blocks."""
+    return f"{number(comparison.baseline.mean_s, 4)} → {number(comparison.candidate.mean_s, 4)} s"
+
+
+def effect_text(verdict: Verdict) -> str:
+    """The effect with its interval; without a point estimate where means and medians disagree."""
+    comparison = verdict.comparison
+    if comparison is None:
+        return "no number"
+    level = f"{100 * (1 - comparison.alpha):g} % interval"
+    blocks = block_text(comparison)
+    if any(warning.code == "MEAN_MEDIAN_DISAGREE" for warning in verdict.warnings):
+        bounds = interval(*comparison.interval_used)
+        return (
+            f"{level} of the reduction {bounds} %, pair median {percent_text(comparison.pair_median_reduction)} "
+            f"(no point estimate: means and medians disagree), {blocks}"
+        )
+    change = latency_change(comparison.reduction, directional=verdict.word in DIRECTIONAL)
+    bounds = f"{level} {interval(*comparison.interval)} %"
+    if comparison.is_widened:
+        bounds += f", between blocks {interval(*comparison.interval_used)} %"
+    return f"{change}, reduction {percent_text(comparison.reduction)}, {bounds}, {blocks}"
+
+
+def block_text(comparison: Comparison) -> str:
+    """``2 blocks (df 3)``; one block says that it decides nothing."""
+    blocks = len(comparison.blocks)
+    if blocks == 1:
+        return "1 block: descriptive, df 1, no test"
+    return f"{blocks} blocks (df {comparison.degrees_of_freedom})"
+
+
+def reason_text(reason: Reason) -> str:
+    """Code, what was seen, what to do."""
+    return f"{reason.code}: {reason.detail.rstrip('.')}. {reason.next_step}".rstrip()
+
+
+def outputs_line(outputs: OutputCheck) -> str:
+    """Equality, determinism and contract on one line."""
+    if outputs.decided_by is None:
+        return "Outputs: nothing to compare."
+    parts = [equality_text(outputs), determinism_text(outputs)]
+    if outputs.degenerate:
+        parts.append(f"proves nothing: {outputs.degenerate[0]}")
+    if outputs.keeps_contract:
+        parts.append(f"contract {outputs.contract} holds")
+    else:
+        more = f" (and {len(outputs.violations) - 1} more)" if len(outputs.violations) > 1 else ""
+        parts.append(f"contract {outputs.contract} is not met: {outputs.violations[0]}{more}")
+    return f"Outputs: {'; '.join(parts)}."
+
+
+def equality_text(outputs: OutputCheck) -> str:
+    """Whether the arms' outputs are equal, at which level, over how many outputs; the worst case where they are not."""
+    deepest = outputs.levels[-1]
+    equal, total = deepest.baseline_equal + deepest.candidate_equal, deepest.baseline_total + deepest.candidate_total
+    counted = f"{equal} of {total} equal in {LEVEL_TITLES[deepest.level]}"
+    if outputs.status == "identical":
+        return f"identical ({counted})"
+    if outputs.status == "pixels identical":
+        return f"decoded pixels identical, raw arrays differ ({counted})"
+    worst = "" if outputs.worst is None else f"; worst case {pair_text(outputs.worst)}"
+    return f"different ({counted}){worst}"
+
+
+def pair_text(pair: ComparedPair) -> str:
+    """One differing pair: which one, and how far apart."""
+    prompt = f" (“{shortened(pair.prompt, LONGEST_PROMPT)}”)" if pair.prompt else ""
+    place = f"output {pair.request + 1}{prompt} of {pair.candidate.split('/outputs/')[0].removeprefix('slots/')}"
+    if pair.comparison is None:
+        return f"{place}: {pair.error}"
+    if pair.comparison.mismatch is not None:
+        return f"{place}: {pair.comparison.mismatch}"
+    comparison = pair.comparison
+    share = comparison.differing_share
+    return (
+        f"{place}: SSIM {ssim_text(pair)}, PSNR {psnr_text(pair)}, max |Δ| {number(comparison.max_abs, 0)}, "
+        f"{'n/a' if share is None else share_text(share)} of values differ"
+    )
+
+
+def ssim_text(pair: ComparedPair) -> str:
+    """SSIM with enough digits never to read as 1 when values differ."""
+    if pair.comparison is None or pair.comparison.ssim is None:
+        return "n/a"
+    value = pair.comparison.ssim
+    return next((text for digits in range(6, 17) if float(text := f"{value:.{digits}f}") < 1.0), "just below 1")
+
+
+def psnr_text(pair: ComparedPair) -> str:
+    """PSNR in dB."""
+    if pair.comparison is None or pair.comparison.psnr_db is None:
+        return "∞" if pair.comparison is not None and pair.comparison.psnr_is_infinite else "n/a"
+    return f"{number(pair.comparison.psnr_db, 2)} dB"
+
+
+def determinism_text(outputs: OutputCheck) -> str:
+    """Which arms agree with themselves."""
+    wavering = [arm for arm in outputs.determinism if not arm.is_deterministic]
+    if not wavering:
+        return "both arms deterministic"
+    return ", ".join(
+        f"{ARM_WORDS[arm.arm]} NON-DETERMINISTIC ({arm.distinct} different outputs in {arm.runs} runs)"
+        for arm in wavering
+    )
+
+
+def memory_line(memory: MemoryCheck) -> str:
+    """The memory sentence."""
+    return memory.sentence
+
+
+def cell_warnings(cell: CellAnalysis) -> list[Reason]:
+    """What a reader must know beside the word: of the primary verdict, of the cell, and tails of the client's timer."""
+    found = list(cell.verdict.warnings)
+    found += cell.verdict.reasons[1:]
+    found += cell.warnings
+    for metric in cell.metrics[1:]:
+        if metric.verdict is not None:
+            found += [warning for warning in metric.verdict.warnings if warning.code == "POST_WORKER_TAIL"]
+    return list(dict.fromkeys(found))
+
+
+def warning_texts(cell: CellAnalysis) -> list[str]:
+    """The cell's warnings, those of one code and one next step together."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for warning in cell_warnings(cell):
+        groups.setdefault((warning.code, warning.next_step), []).append(warning.detail.rstrip("."))
+    return [
+        shortened(reason_text(_together(code, step, details)), LONGEST_WARNING)
+        for (code, step), details in groups.items()
+    ]
+
+
+def _together(code: str, next_step: str, details: list[str]) -> Reason:
+    more = f"; {len(details) - MOST_DETAILS} more" if len(details) > MOST_DETAILS else ""
+    return Reason(code, "; ".join(details[:MOST_DETAILS]) + more, next_step)
+
+
+def standing_notes(analysis: CampaignAnalysis) -> list[str]:
+    """What holds for the whole campaign: cut short, blocks left out, an A/A run."""
+    notes = []
+    if analysis.campaign.status != "complete":
+        done = sum(len(cell.runs.blocks) for cell in analysis.cells)
+        planned = sum(cell.runs.planned_blocks for cell in analysis.cells)
+        notes.append(
+            f"the campaign is {analysis.campaign.status}: {done} of {planned} planned blocks are complete, and only "
+            "those are judged"
+        )
+    for cell in analysis.cells:
+        if cell.runs.omitted:
+            notes.append(f"{cell.name}: {chosen_text(cell.runs)}")
+    if analysis.is_self_comparison:
+        notes.append("both arms are the same command (A/A): any difference is noise, and this is the noise")
+    return notes
+
+
+def chosen_text(runs: CellRuns) -> str:
+    """``block 3 of 3 run; others omitted by request``."""
+    numbers = [str(block.number) for block in runs.blocks]
+    total = len(runs.blocks) + len(runs.omitted)
+    noun = "block" if len(numbers) == 1 else "blocks"
+    return f"{noun} {', '.join(numbers) or 'none'} of {total} run; others omitted by request"

@@ -1,0 +1,186 @@
+"""From an arm to the exact command a slot runs.
+
+A flags arm runs ``fuseproof generate`` in this Python; a command arm runs its own template. Both learn where the perf
+dump and the outputs belong from the slot, never from the user. What is stored names neither a home folder nor a
+secret: ``~`` stands for the home folder in a stored plan and is expanded here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fuseproof.errors import UsageError
+from fuseproof.harness.machine.redaction import REDACTED, redact
+from fuseproof.harness.machine.usage import usable_cores
+from fuseproof.schedules.plan import Arm, Cell, Plan
+
+PLACEHOLDERS = ("perf_dump", "output_dir")
+
+_PLACEHOLDER = re.compile(r"\{\{(?P<literal>\w+)\}\}|\{(?P<name>[A-Za-z_]\w*)\}")
+
+
+@dataclass(frozen=True)
+class SlotCommand:
+    """What one slot executes. ``overrides`` are added to the inherited environment; ``writes_outputs`` says whether
+    the arm was told where to put its media, and so must leave some there."""
+
+    argv: tuple[str, ...]
+    overrides: Mapping[str, str]
+    writes_outputs: bool
+
+
+def slot_command(arm: Arm, cell: Cell, perf_dump: Path, output_dir: Path) -> SlotCommand:
+    """The command of one slot.
+
+    Raises :class:`UsageError` for a template with an unknown placeholder, or without ``{perf_dump}``.
+    """
+    overrides = {**default_overrides(), **arm.env}
+    if arm.command is None:
+        words = [*shlex.split(cell.flags), *shlex.split(arm.flags)]
+        files = ["--perf-dump-path", str(perf_dump), "--output-path", str(output_dir)]
+        argv = (sys.executable, "-m", "fuseproof", "generate", *map(_expanded, words), *files)
+        return SlotCommand(argv, overrides, writes_outputs=True)
+    values = {"perf_dump": str(perf_dump), "output_dir": str(output_dir)}
+    used = placeholders(arm)
+    argv = tuple(_filled(_expanded(word), values) for word in shlex.split(arm.command))
+    return SlotCommand(argv, overrides, writes_outputs="output_dir" in used)
+
+
+def default_overrides() -> dict[str, str]:
+    """The environment every slot gets unless its arm says otherwise.
+
+    One core is left to the rest of the machine: a slot on all cores runs many times slower as soon as one other
+    process is busy. diffusers' splitting of quotations depends on the hash seed.
+    """
+    return {"OMP_NUM_THREADS": str(max(1, len(usable_cores()) - 1)), "PYTHONHASHSEED": "0"}
+
+
+def placeholders(arm: Arm) -> set[str]:
+    """The placeholders a command arm uses; :class:`UsageError` for one that does not exist."""
+    found = set()
+    for match in _PLACEHOLDER.finditer(arm.command or ""):
+        name = match["name"]
+        if name is None:
+            continue
+        if name not in PLACEHOLDERS:
+            allowed = " and ".join(f"{{{known}}}" for known in PLACEHOLDERS)
+            raise UsageError(
+                f"The {arm.name} command uses {{{name}}}; the placeholders are {allowed}.",
+                next_step=f"Write {{{{{name}}}}} if the braces are meant literally.",
+            )
+        found.add(name)
+    return found
+
+
+def check_arms(plan: Plan) -> None:
+    """Refuse what cannot be measured: a template without a perf dump, a missing program, twice the same command."""
+    for arm in (plan.arms.baseline, plan.arms.candidate):
+        if arm.command is not None:
+            _check_template(arm, arm.command)
+    if plan.aa or _identity(plan.arms.baseline) != _identity(plan.arms.candidate):
+        return
+    raise UsageError(
+        "Baseline and candidate are the same command, so any difference between them would be noise.",
+        next_step="Change one arm, or pass --aa to measure what the noise of this machine looks like.",
+    )
+
+
+def portable(plan: Plan) -> Plan:
+    """The plan with ``~`` for the home folder, as it is stored; :class:`UsageError` when it holds a secret."""
+    return plan.model_copy(
+        update={
+            "arms": plan.arms.model_copy(
+                update={"baseline": _portable_arm(plan.arms.baseline), "candidate": _portable_arm(plan.arms.candidate)}
+            ),
+            "cells": tuple(
+                cell.model_copy(update={"flags": _portable_words(cell.flags, f"cell {cell.name}")})
+                for cell in plan.cells
+            ),
+        }
+    )
+
+
+def recorded_argv(argv: Sequence[str], campaign_directory: Path) -> tuple[str, ...]:
+    """A command as it is kept on disk: without secrets and home folder, campaign paths relative to the campaign."""
+    prefix = f"{campaign_directory}{os.sep}"
+    return tuple(redact(word.replace(prefix, "")) for word in argv)
+
+
+def _check_template(arm: Arm, command: str) -> None:
+    if "perf_dump" not in placeholders(arm):
+        raise UsageError(
+            f"The {arm.name} command has no {{perf_dump}}, so its times could not be read.",
+            next_step="Tell the program where to write its perf dump, for example --perf-dump-path {perf_dump}.",
+        )
+    program = _expanded(shlex.split(command)[0])
+    if shutil.which(program) is None:
+        raise UsageError(
+            f"The {arm.name} command starts {program!r}, which is no program on this machine.",
+            next_step="Check the spelling, the path and that the file is executable.",
+        )
+
+
+def _identity(arm: Arm) -> tuple[object, ...]:
+    """What decides what an arm runs: ``--flag=value`` and ``--flag value`` are the same."""
+    words = [part for word in shlex.split(arm.flags) for part in _flag_parts(word)]
+    command = None if arm.command is None else tuple(shlex.split(arm.command))
+    return (tuple(words), command, tuple(sorted(arm.env.items())))
+
+
+def _flag_parts(word: str) -> Sequence[str]:
+    return word.split("=", 1) if word.startswith("--") and "=" in word else (word,)
+
+
+def _filled(word: str, values: Mapping[str, str]) -> str:
+    def value(match: re.Match[str]) -> str:
+        return f"{{{match['literal']}}}" if match["literal"] else values[match["name"]]
+
+    return _PLACEHOLDER.sub(value, word)
+
+
+def _expanded(word: str) -> str:
+    """``~/x`` and ``--flag=~/x`` with the home folder in place; a ``~`` anywhere else is left alone."""
+    head, path = _head_and_path(word)
+    return head + str(Path(path).expanduser()) if path == "~" or path.startswith("~/") else word
+
+
+def _head_and_path(word: str) -> tuple[str, str]:
+    flag, separator, value = word.partition("=")
+    return (flag + separator, value) if flag.startswith("-") and separator else ("", word)
+
+
+def _portable_arm(arm: Arm) -> Arm:
+    command = None if arm.command is None else _portable_words(arm.command, f"{arm.name} command")
+    for key, value in arm.env.items():
+        _refuse_secret(f"--{key}={value}", f"{arm.name} environment")
+    return arm.model_copy(update={"flags": _portable_words(arm.flags, f"{arm.name} flags"), "command": command})
+
+
+def _portable_words(text: str, where: str) -> str:
+    _refuse_secret(text, where)
+    words = shlex.split(text)
+    shortened = [_with_tilde(word) for word in words]
+    return text if shortened == words else shlex.join(shortened)
+
+
+def _with_tilde(word: str) -> str:
+    home = str(Path("~").expanduser()).rstrip("/")
+    head, path = _head_and_path(word)
+    if len(home) > 1 and (path == home or path.startswith(f"{home}/")):
+        return head + "~" + path[len(home) :]
+    return word
+
+
+def _refuse_secret(text: str, where: str) -> None:
+    if REDACTED in redact(text) and REDACTED not in text:
+        raise UsageError(
+            f"The text of the {where} holds what looks like a secret, and a campaign folder is made to be shared.",
+            next_step="Set it as an environment variable in the shell: slots inherit the environment.",
+        )

@@ -1,0 +1,288 @@
+"""The campaign folder: plan, slot index and one folder per slot. Nothing measured is ever deleted or overwritten.
+
+``campaign.json`` is rewritten by rename after every slot, so that a campaign can be read, rendered and resumed
+whatever ended it. What a slot's own folder says (``result.json``) counts; the index repeats it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from fuseproof import __version__
+from fuseproof.errors import FuseproofError, UsageError
+from fuseproof.harness.campaign.records import SlotRecord
+from fuseproof.harness.machine.redaction import redact
+from fuseproof.harness.perf.dump import write_text_atomically
+from fuseproof.harness.perf.fields import read_json_object
+from fuseproof.schedules.order import SLOTS_PER_BLOCK, Orientation
+from fuseproof.schedules.plan import Plan, plan_from
+
+CAMPAIGN_SCHEMA = "fuseproof.campaign/1"
+CAMPAIGN_FILE = "campaign.json"
+RESULT_FILE = "result.json"
+PERF_FILE = "perf.json"
+OUTPUTS_FOLDER = "outputs"
+
+CampaignStatus = Literal["running", "complete", "interrupted", "failed"]
+
+_INDEX_KEYS = (
+    "id",
+    "directory",
+    "cell",
+    "block",
+    "attempt",
+    "position",
+    "arm",
+    "label",
+    "orientation",
+    "kind",
+    "state",
+    "reason_code",
+)
+
+
+@dataclass(frozen=True)
+class Session:
+    """One call of the program that worked on a campaign: the first, or a resumed one."""
+
+    started: str
+    command: tuple[str, ...]
+    fuseproof_version: str
+    environment: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "started": self.started,
+            "command": list(self.command),
+            "fuseproof_version": self.fuseproof_version,
+            "environment": dict(self.environment),
+        }
+
+
+@dataclass(frozen=True)
+class BlockSlots:
+    """A complete attempt at a block: its four usable slots in the order they ran."""
+
+    cell: str
+    block: int
+    attempt: int
+    orientation: Orientation
+    slots: tuple[SlotRecord, ...]
+
+
+@dataclass
+class Campaign:
+    """A campaign folder in memory. Made by :meth:`create` or :meth:`open`; ``save_*`` methods write through.
+
+    Every slot runs in ``working_directory``, where the campaign was begun, so that relative paths keep their meaning.
+    """
+
+    directory: Path
+    plan: Plan
+    created: str
+    fuseproof_version: str
+    command: tuple[str, ...]
+    environment: Mapping[str, Any]
+    working_directory: Path
+    status: CampaignStatus = "running"
+    sessions: list[Session] = field(default_factory=list)
+    _records: dict[str, SlotRecord] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.plan.name
+
+    @classmethod
+    def create(
+        cls, directory: Path, plan: Plan, *, command: Sequence[str], environment: Mapping[str, Any], created: str
+    ) -> Campaign:
+        """Make the folder (new, or existing and empty) and its ``campaign.json``.
+
+        Raises :class:`UsageError` for a folder that already holds something: old runs never mix with new ones.
+        """
+        refuse_used_folder(directory)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FuseproofError(
+                f"The campaign folder {directory} cannot be made: {error.strerror or error}.",
+                next_step="Choose another folder with --output.",
+            ) from error
+        campaign = cls(directory, plan, created, __version__, tuple(command), environment, Path.cwd())
+        campaign.begin_session(created, command, environment)
+        return campaign
+
+    @classmethod
+    def open(cls, directory: Path | str) -> Campaign:
+        """Read a campaign folder back, with every slot in it.
+
+        Raises :class:`FuseproofError` naming the file and the key when the folder is no campaign or is damaged.
+        """
+        folder = Path(directory)
+        source = folder / CAMPAIGN_FILE
+        if not source.is_file():
+            raise FuseproofError(
+                f"{folder} is no campaign folder: it has no {CAMPAIGN_FILE}.",
+                next_step="Give the folder that `fuseproof abba` wrote.",
+            )
+        values = read_json_object(source)
+        if values.get("schema") != CAMPAIGN_SCHEMA:
+            raise FuseproofError(
+                f"{source}: schema is {values.get('schema')!r}, this version reads {CAMPAIGN_SCHEMA!r}."
+            )
+        try:
+            campaign = cls._from_json(folder, values, source)
+            indexed = [str(entry["id"]) for entry in values["slots"]]
+        except (KeyError, TypeError, ValueError) as error:
+            cause = f"key {error} is missing" if isinstance(error, KeyError) else str(error)
+            raise FuseproofError(f"{source}: {cause}.") from error
+        campaign._read_records(indexed)
+        return campaign
+
+    def _read_records(self, indexed: Sequence[str]) -> None:
+        """Read the indexed slots in order, then those whose index entry a crash has swallowed."""
+        root = self.directory / "slots"
+        found = sorted(str(path.parent.relative_to(root)) for path in root.glob(f"*/*/{RESULT_FILE}"))
+        for slot_id in dict.fromkeys([*indexed, *found]):
+            result = root / slot_id / RESULT_FILE
+            self._records[slot_id] = SlotRecord.from_json(read_json_object(result), str(result))
+
+    @classmethod
+    def _from_json(cls, folder: Path, values: Mapping[str, Any], source: Path) -> Campaign:
+        status = values["status"]
+        if status not in get_args(CampaignStatus):
+            raise ValueError(f"status is {status!r}, expected one of {', '.join(get_args(CampaignStatus))}")
+        sessions = [
+            Session(item["started"], tuple(item["command"]), item["fuseproof_version"], item["environment"])
+            for item in values.get("sessions", [])
+        ]
+        return cls(
+            directory=folder,
+            plan=plan_from(values["plan"], str(source)),
+            created=str(values["created"]),
+            fuseproof_version=str(values["fuseproof_version"]),
+            command=tuple(values["command"]),
+            environment=dict(values["environment"]),
+            working_directory=Path(values.get("working_directory", ".")).expanduser(),
+            status=status,
+            sessions=sessions,
+        )
+
+    def begin_session(self, started: str, command: Sequence[str], environment: Mapping[str, Any]) -> None:
+        """Note that the program was called again on this folder; marks the campaign as running."""
+        self.sessions.append(Session(started, tuple(command), __version__, environment))
+        self.save_status("running")
+
+    def slots(self) -> list[SlotRecord]:
+        """Every slot ever started here, in the order they were started, superseded ones included."""
+        return list(self._records.values())
+
+    def save_slot(self, record: SlotRecord) -> None:
+        """Write the slot's ``result.json``, then the index."""
+        self._write_result(record)
+        self._save_index()
+
+    def save_status(self, status: CampaignStatus) -> None:
+        """Write ``campaign.json`` with a new status."""
+        self.status = status
+        self._save_index()
+
+    def slot_directory(self, slot_id: str) -> Path:
+        """The folder of a slot."""
+        return self.directory / "slots" / slot_id
+
+    def attempts(self, cell: str, block: int) -> int:
+        """How many attempts at a block were begun; 0 for none."""
+        return max((slot.attempt for slot in self._of_block(cell, block)), default=0)
+
+    def complete_blocks(self, cell: str) -> list[BlockSlots]:
+        """The blocks of a cell that count: four usable slots of one attempt, in block order."""
+        groups: dict[tuple[int, int], list[SlotRecord]] = defaultdict(list)
+        for slot in self._records.values():
+            if slot.cell == cell and slot.is_usable:
+                groups[slot.block, slot.attempt].append(slot)
+        blocks = []
+        for (block, attempt), members in sorted(groups.items()):
+            if len(members) == SLOTS_PER_BLOCK:
+                ordered = tuple(sorted(members, key=lambda slot: slot.position))
+                blocks.append(BlockSlots(cell, block, attempt, ordered[0].orientation, ordered))
+        return blocks
+
+    def has_complete_block(self, cell: str, block: int) -> bool:
+        return any(found.block == block for found in self.complete_blocks(cell))
+
+    def has_finished_slot(self, cell: str, arm: str) -> bool:
+        """Whether an arm ever finished a slot of this cell, warm-up slots included."""
+        finished = ("done", "superseded")
+        return any(slot.cell == cell and slot.arm == arm and slot.state in finished for slot in self._records.values())
+
+    def supersede_block(self, cell: str, block: int, reason: str) -> None:
+        """Mark the finished slots of a block that starts again; what they measured stays on disk."""
+        for slot in self._of_block(cell, block):
+            if slot.state == "done":
+                self._write_result(slot.with_facts(state="superseded", reason_code="SUPERSEDED", reason=reason))
+            elif slot.state == "running":
+                cause = "the campaign ended without a word while this slot ran"
+                self._write_result(slot.with_facts(state="interrupted", reason_code="INTERRUPTED", reason=cause))
+        self._save_index()
+
+    def _of_block(self, cell: str, block: int) -> list[SlotRecord]:
+        return [slot for slot in self._records.values() if slot.cell == cell and slot.block == block]
+
+    def _write_result(self, record: SlotRecord) -> None:
+        write_json(self.directory / record.directory / RESULT_FILE, record.to_json())
+        self._records[record.id] = record
+
+    def _save_index(self) -> None:
+        write_json(self.directory / CAMPAIGN_FILE, self.to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        """``campaign.json`` as JSON values."""
+        return {
+            "schema": CAMPAIGN_SCHEMA,
+            "name": self.name,
+            "created": self.created,
+            "fuseproof_version": self.fuseproof_version,
+            "status": self.status,
+            "command": list(self.command),
+            "plan": self.plan.to_json(),
+            "environment": dict(self.environment),
+            "working_directory": redact(str(self.working_directory)),
+            "sessions": [session.to_json() for session in self.sessions],
+            "slots": [{key: getattr(slot, key) for key in _INDEX_KEYS} for slot in self._records.values()],
+        }
+
+
+def refuse_used_folder(directory: Path) -> None:
+    """Raise :class:`UsageError` unless ``directory`` is missing or an empty folder."""
+    try:
+        is_used = directory.exists() and (not directory.is_dir() or any(directory.iterdir()))
+    except OSError as error:
+        raise FuseproofError(f"The campaign folder {directory} cannot be read: {error.strerror or error}.") from error
+    if not is_used:
+        return
+    what = "already holds files" if directory.is_dir() else "is a file"
+    raise UsageError(
+        f"The campaign folder {directory} {what}; a campaign needs a new or empty folder.",
+        next_step=f"Choose another folder with --output, or go on with --resume {directory}.",
+    )
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Write strict JSON, complete or not at all; :class:`FuseproofError` names the path and the cause."""
+    try:
+        text = json.dumps(values, indent=2, allow_nan=False)
+    except ValueError as error:
+        raise FuseproofError(f"{path} would not be strict JSON: {error}.") from error
+    write_text_atomically(path, text + "\n")
+
+
+def utc_text(moment: datetime) -> str:
+    """A moment as ISO-8601 in UTC with milliseconds."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,76 @@
+"""Is this machine quiet enough to start, and is nothing left over from an earlier session?"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+import psutil
+
+from fuseproof.errors import InvalidMeasurementError
+from fuseproof.harness.campaign.folder import Campaign
+from fuseproof.harness.machine.activity import sample_activity
+from fuseproof.harness.machine.gpu_check import IDLE_MEMORY_MIB
+from fuseproof.harness.machine.gpus import GpuSurvey, visible_gpus
+from fuseproof.harness.machine.usage import busy_threshold
+
+_ALLOW = "or pass --allow-busy: disturbed slots are then marked, and the verdict is at most INCONCLUSIVE."
+
+
+@dataclass(frozen=True)
+class Readiness:
+    """Looks at the machine once, just before the first slot."""
+
+    gpus: GpuSurvey = field(default_factory=GpuSurvey)
+    cuda_visible_devices: str | None = field(default_factory=lambda: os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+    def refuse_busy_machine(self) -> None:
+        """Raise :class:`InvalidMeasurementError` when others use the processor or a visible GPU."""
+        self._refuse_busy_gpus()
+        activity = sample_activity()
+        share = activity.other_cpu_cores / activity.usable_cores
+        if share <= busy_threshold(activity.usable_cores):
+            return
+        named = ", ".join(f"{process.name} ({process.process_id})" for process in activity.worst)
+        raise InvalidMeasurementError(
+            f"Other processes use {activity.other_cpu_cores:.1f} of {activity.usable_cores} cores"
+            f"{f': {named}' if named else ''}.",
+            next_step=f"End them and start again, {_ALLOW}",
+        )
+
+    def _refuse_busy_gpus(self) -> None:
+        visible, _ = visible_gpus(self.gpus.gpus, self.cuda_visible_devices)
+        for gpu in visible:
+            holders = [process for process in self.gpus.processes if process.gpu_uuid == gpu.uuid]
+            if holders:
+                named = ", ".join(f"{process.name or '?'} ({process.process_id})" for process in holders)
+                raise InvalidMeasurementError(
+                    f"GPU {gpu.index} is in use by {named}.", next_step=f"Use another card, {_ALLOW}"
+                )
+            if gpu.memory_used_mib is not None and gpu.memory_used_mib > IDLE_MEMORY_MIB:
+                raise InvalidMeasurementError(
+                    f"GPU {gpu.index} has {gpu.memory_used_mib:.0f} MiB in use by a process that is not visible here.",
+                    next_step=f"Use another card, {_ALLOW}",
+                )
+
+
+def refuse_leftovers(campaign: Campaign) -> None:
+    """Raise :class:`InvalidMeasurementError` when a slot of a crashed session still runs.
+
+    A process id is only believed when its process is the leader of its own group and began when the slot did.
+    """
+    for slot in campaign.slots():
+        if slot.state == "running" and slot.pid is not None and _is_the_slot(slot.pid, slot.started_unix_s):
+            raise InvalidMeasurementError(
+                f"Slot {slot.id} of the earlier session still runs as process {slot.pid}.",
+                next_step=f"End it with: kill -- -{slot.pid}",
+            )
+
+
+def _is_the_slot(pid: int, started_unix_s: float | None) -> bool:
+    try:
+        is_leader = os.getpgid(pid) == pid
+        began = psutil.Process(pid).create_time()
+    except (ProcessLookupError, psutil.Error):
+        return False
+    return is_leader and started_unix_s is not None and abs(began - started_unix_s) < 5.0

@@ -1,0 +1,155 @@
+"""The A-B-B-A loop: cells, blocks, slots; what happens when a slot fails or somebody presses Ctrl-C.
+
+A block counts only whole. When one of its slots is lost the block stops at once; it starts again in the same
+orientation, after a discarded warm-up slot, if that may help. What was measured before stays on disk, marked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from fuseproof.harness.campaign.folder import Campaign, CampaignStatus
+from fuseproof.harness.campaign.interrupts import Interrupts
+from fuseproof.harness.campaign.records import SlotRecord
+from fuseproof.harness.campaign.slots import SlotExecutor
+from fuseproof.schedules.order import PlannedSlot, orientation, timed_slots, warmup_slots
+from fuseproof.schedules.plan import Cell
+
+ATTEMPTS_PER_SESSION = 2
+"""A lost block is tried once more before its cell is given up."""
+
+
+class CampaignObserver(Protocol):
+    """Told what happens, to show it. Nothing it does may change what is measured."""
+
+    def campaign_started(self, campaign: Campaign) -> None: ...
+
+    def slot_started(self, slot: PlannedSlot) -> None: ...
+
+    def slot_finished(self, record: SlotRecord) -> None: ...
+
+    def remark(self, text: str) -> None:
+        """One sentence a person should read: a disturbed slot, a block that starts again."""
+
+
+class SilentObserver:
+    """Shows nothing."""
+
+    def campaign_started(self, campaign: Campaign) -> None:
+        return
+
+    def slot_started(self, slot: PlannedSlot) -> None:
+        return
+
+    def slot_finished(self, record: SlotRecord) -> None:
+        return
+
+    def remark(self, text: str) -> None:
+        return
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a session ended. ``failures`` are the slots that made a cell be given up."""
+
+    status: CampaignStatus
+    failures: tuple[SlotRecord, ...] = ()
+
+
+class _InterruptedError(Exception):
+    """The session ends here; everything is saved."""
+
+
+@dataclass
+class CampaignRunner:
+    """Runs what a campaign still lacks. One instance is one session."""
+
+    campaign: Campaign
+    executor: SlotExecutor
+    observer: CampaignObserver = field(default_factory=SilentObserver)
+    interrupts: Interrupts = field(default_factory=Interrupts)
+    _needs_warmup: bool = True
+
+    def run(self) -> Outcome:
+        """Run every missing block and leave the campaign's status on disk.
+
+        Raises :class:`FuseproofError` when the folder cannot be written; the campaign can then be resumed.
+        """
+        self.observer.campaign_started(self.campaign)
+        failures: list[SlotRecord] = []
+        try:
+            for cell in self.campaign.plan.cells:
+                self._needs_warmup = True
+                failure = self._run_cell(cell)
+                failures += [failure] if failure else []
+        except _InterruptedError:
+            return self._finish(Outcome("interrupted", tuple(failures)))
+        return self._finish(Outcome("failed" if failures else "complete", tuple(failures)))
+
+    def _finish(self, outcome: Outcome) -> Outcome:
+        self.campaign.save_status(outcome.status)
+        return outcome
+
+    def _run_cell(self, cell: Cell) -> SlotRecord | None:
+        """Run a cell's missing blocks in order; the slot that ended the cell, or None when it is complete."""
+        for block in range(1, self.campaign.plan.blocks + 1):
+            if self.campaign.has_complete_block(cell.name, block):
+                continue
+            failure = self._run_block(cell, block)
+            if failure is not None:
+                return failure
+        return None
+
+    def _run_block(self, cell: Cell, block: int) -> SlotRecord | None:
+        """Try a block until it is whole; the last lost slot when it is given up."""
+        for tried in range(1, ATTEMPTS_PER_SESSION + 1):
+            attempt = self.campaign.attempts(cell.name, block) + 1
+            if attempt > 1:
+                self.campaign.supersede_block(cell.name, block, f"block {block} started again as attempt {attempt}")
+            failure = self._try_block(cell, block, attempt)
+            if failure is None:
+                return None
+            self._needs_warmup = True
+            if tried == ATTEMPTS_PER_SESSION or not self._may_help_to_repeat(failure):
+                self.observer.remark(f"{cell.name} is given up: slot {failure.id} failed ({failure.reason})")
+                return failure
+            self.observer.remark(f"block {block} of {cell.name} starts again: {failure.id} failed ({failure.reason})")
+        raise AssertionError("a block ends whole or given up")
+
+    def _try_block(self, cell: Cell, block: int, attempt: int) -> SlotRecord | None:
+        """Run one attempt; the slot that spoilt it, or None."""
+        for slot in self._slots_of(cell, block, attempt):
+            if self.interrupts.requested:
+                raise _InterruptedError
+            self.observer.slot_started(slot)
+            record = self.executor.execute(self.campaign, slot, self.interrupts)
+            self.observer.slot_finished(record)
+            if record.state == "interrupted":
+                raise _InterruptedError
+            if record.state != "done":
+                return record
+            if record.contention.busy and record.kind == "timed":
+                self.observer.remark(busy_remark(record))
+        self._needs_warmup = False
+        return None
+
+    def _slots_of(self, cell: Cell, block: int, attempt: int) -> Iterator[PlannedSlot]:
+        direction = orientation(block - 1, self.campaign.plan.order)
+        if self._needs_warmup:
+            yield from warmup_slots(cell.name, block, attempt, direction, self.campaign.plan.warmup_slots)
+        yield from timed_slots(cell.name, block, attempt, direction)
+
+    def _may_help_to_repeat(self, failure: SlotRecord) -> bool:
+        """An arm that never finished a slot of this cell is broken, not unlucky, unless something killed it."""
+        return failure.reason_code == "KILLED" or self.campaign.has_finished_slot(failure.cell, failure.arm)
+
+
+def busy_remark(record: SlotRecord) -> str:
+    """Who disturbed a slot, and how much."""
+    contention = record.contention
+    share = 100.0 * (contention.other_cpu_share or 0.0)
+    named = ", ".join(f"{process.name} {100.0 * process.cpu_share:.0f} %" for process in contention.worst)
+    who = f" ({named})" if named else ""
+    return f"slot {record.id} was disturbed: other processes used {share:.0f} % of the cores{who}"

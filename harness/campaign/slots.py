@@ -1,0 +1,182 @@
+"""Run one slot: one arm, once, in a fresh process, and keep everything it says.
+
+The slot's record is written twice: as ``running`` with its process id before the process is waited for, and complete
+afterwards. Between the two nothing of ours works on the machine but the sampler.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from fuseproof.errors import FuseproofError
+from fuseproof.harness.campaign.arms import SlotCommand, recorded_argv, slot_command
+from fuseproof.harness.campaign.evidence import (
+    Evidence,
+    EvidenceError,
+    check_ending,
+    collect,
+    collect_dump,
+    frames_listing,
+    log_tail,
+    read_tail,
+)
+from fuseproof.harness.campaign.folder import OUTPUTS_FOLDER, PERF_FILE, RESULT_FILE, Campaign, utc_text
+from fuseproof.harness.campaign.interrupts import Interrupts
+from fuseproof.harness.campaign.processes import ProcessEnd, start_process
+from fuseproof.harness.campaign.records import SlotMemory, SlotRecord, SlotState
+from fuseproof.harness.campaign.telemetry import ProcessSampler, Sampler, SlotTelemetry
+from fuseproof.harness.perf.dump import write_text_atomically
+from fuseproof.schedules.order import PlannedSlot
+
+
+class Clock(Protocol):
+    """Where a campaign's times come from; tests bring their own."""
+
+    def now(self) -> datetime: ...
+
+    def monotonic_s(self) -> float: ...
+
+
+class SystemClock:
+    """UTC and the monotonic clock."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+
+class SlotExecutor(Protocol):
+    """Runs one planned slot of a campaign to its end and returns its complete record, already saved."""
+
+    def execute(self, campaign: Campaign, slot: PlannedSlot, interrupts: Interrupts) -> SlotRecord: ...
+
+
+@dataclass(frozen=True)
+class SlotFiles:
+    """The files of one slot's folder."""
+
+    directory: Path
+
+    @property
+    def perf_dump(self) -> Path:
+        return self.directory / PERF_FILE
+
+    @property
+    def outputs(self) -> Path:
+        return self.directory / OUTPUTS_FOLDER
+
+    @property
+    def stdout(self) -> Path:
+        return self.directory / "stdout.log"
+
+    @property
+    def stderr(self) -> Path:
+        return self.directory / "stderr.log"
+
+    @property
+    def telemetry(self) -> Path:
+        return self.directory / "telemetry.jsonl"
+
+    @property
+    def frames(self) -> Path:
+        return self.directory / "frames.sha256"
+
+    def make(self) -> None:
+        """Make the folder; one that already holds a result is never used again."""
+        if (self.directory / RESULT_FILE).exists():
+            raise FuseproofError(f"The slot folder {self.directory} already holds a result.")
+        try:
+            self.outputs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FuseproofError(
+                f"The slot folder {self.directory} cannot be made: {error.strerror or error}.",
+                next_step="Free some space or choose another folder, then go on with --resume.",
+            ) from error
+
+
+@dataclass
+class ProcessExecutor:
+    """The real executor: a fresh process group, a sampler beside it, then the evidence."""
+
+    clock: Clock = field(default_factory=SystemClock)
+    make_sampler: Callable[[], Sampler] = ProcessSampler
+
+    def execute(self, campaign: Campaign, slot: PlannedSlot, interrupts: Interrupts) -> SlotRecord:
+        """Run ``slot``; the record's state is done, invalid or interrupted.
+
+        Raises :class:`FuseproofError` when the campaign folder cannot be written; the arm's own failures are records.
+        """
+        files = SlotFiles(campaign.slot_directory(slot.id))
+        files.make()
+        arm, cell = campaign.plan.arm(slot.arm), campaign.plan.cell(slot.cell)
+        command = slot_command(arm, cell, files.perf_dump, files.outputs)
+        started, started_s = self.clock.now(), round(self.clock.monotonic_s(), 6)
+        record = SlotRecord.planned(
+            slot,
+            command=recorded_argv(command.argv, campaign.directory),
+            environment_overrides=dict(command.overrides),
+            started=utc_text(started),
+            started_monotonic_s=started_s,
+        )
+        record, end, telemetry = self._run(campaign, record, command, files, interrupts)
+        ended_s = round(self.clock.monotonic_s(), 6)
+        record = record.with_facts(
+            ended=utc_text(self.clock.now()),
+            ended_monotonic_s=ended_s,
+            wall_s=round(ended_s - started_s, 6),
+            returncode=end.returncode,
+            memory=SlotMemory(peak_rss_mib=telemetry.peak_rss_mib),
+            contention=telemetry.contention,
+            log_tail=log_tail(files.stderr, files.stdout, campaign.directory),
+        )
+        write_text_atomically(files.telemetry, telemetry.to_jsonl())
+        try:
+            check_ending(end, read_tail(files.stderr) + read_tail(files.stdout), campaign.plan.timeout_s)
+            evidence = collect(collect_dump(files.perf_dump, started), files.outputs, command.writes_outputs)
+        except EvidenceError as error:
+            state: SlotState = "interrupted" if error.code == "INTERRUPTED" else "invalid"
+            record = record.with_facts(state=state, reason_code=error.code, reason=error.reason)
+        else:
+            write_text_atomically(files.frames, frames_listing(evidence.outputs))
+            record = with_evidence(record, evidence)
+        campaign.save_slot(record)
+        return record
+
+    def _run(
+        self, campaign: Campaign, record: SlotRecord, command: SlotCommand, files: SlotFiles, interrupts: Interrupts
+    ) -> tuple[SlotRecord, ProcessEnd, SlotTelemetry]:
+        sampler = self.make_sampler()
+        environment = {**os.environ, **command.overrides}
+        child = start_process(command.argv, environment, campaign.working_directory, files.stdout, files.stderr)
+        try:
+            sampler.start(child.pid)
+            record = record.with_facts(pid=child.pid)
+            campaign.save_slot(record)
+            end = child.wait(campaign.plan.timeout_s, interrupts)
+        except BaseException:
+            child.kill()
+            sampler.stop()
+            raise
+        return record, end, sampler.stop()
+
+
+def with_evidence(record: SlotRecord, evidence: Evidence) -> SlotRecord:
+    """The finished record. The peak is the larger of what the arm and what the sampler saw of the same counter."""
+    peaks = (record.memory.peak_rss_mib, evidence.memory.peak_rss_mib)
+    peak_rss_mib = max((peak for peak in peaks if peak is not None), default=None)
+    return record.with_facts(
+        state="done",
+        times=evidence.times,
+        memory=replace(evidence.memory, peak_rss_mib=peak_rss_mib),
+        outputs=evidence.outputs,
+        work=evidence.work,
+        fastpaths=evidence.fastpaths,
+    )

@@ -1,0 +1,189 @@
+"""What else the machine did while a slot ran: memory of the slot's processes, and CPU use of everybody else's.
+
+A sampler thread reads a few files of ``/proc`` at most ten times a second, so that it does not become the noise it
+looks for. Peak memory is VmHWM, the kernel's own high-water mark (``ru_maxrss`` of a child starts at its parent's).
+Others' CPU time is what the cores we may use have worked, less what the slot and this program used.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import psutil
+
+from fuseproof.harness.campaign.records import BusyProcess, Contention
+from fuseproof.harness.machine.usage import busy_threshold, machine_use, own_cpu_s, process_tree, usable_cores
+
+SHORTEST_MEASURABLE_S = 0.5
+"""Below this, the kernel's 10 ms ticks and the start of the process drown the shares."""
+SAMPLE_INTERVAL_S = 0.2
+SCAN_INTERVAL_S = 2.0
+LARGEST_SCAN_SHARE = 0.02
+PROCESSES_NAMED = 3
+
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True)
+class SlotTelemetry:
+    """What the sampler saw during one slot; ``samples`` are the lines of ``telemetry.jsonl``."""
+
+    peak_rss_mib: float | None
+    contention: Contention
+    samples: tuple[dict[str, Any], ...]
+
+    def to_jsonl(self) -> str:
+        return "".join(json.dumps(sample, allow_nan=False) + "\n" for sample in self.samples)
+
+
+class Sampler(Protocol):
+    """Watches one slot. ``start`` comes right after the process began, ``stop`` after it was waited for."""
+
+    def start(self, pid: int) -> None: ...
+
+    def stop(self) -> SlotTelemetry: ...
+
+
+class ProcessSampler:
+    """The real sampler: one thread, one slot, one use. Make it just before the process starts."""
+
+    def __init__(self) -> None:
+        self._began_s = time.monotonic()
+        self._machine = machine_use()
+        self._own_s = own_cpu_s()
+        self._others = OtherProcesses()
+        self._peaks_mib: dict[int, float] = {}
+        self._samples: list[dict[str, Any]] = []
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, pid: int) -> None:
+        """Take a first sample at once, so that even the shortest slot has one, then go on beside the slot."""
+        self._sample([pid])
+        self._thread = threading.Thread(target=self._watch, args=(pid,), name="fuseproof-telemetry", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> SlotTelemetry:
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+        wall_s = time.monotonic() - self._began_s
+        machine = machine_use()
+        others_s = machine.busy_s - self._machine.busy_s - (own_cpu_s() - self._own_s)
+        contention = self._contention(wall_s, others_s, machine.steal_s - self._machine.steal_s)
+        return SlotTelemetry(max(self._peaks_mib.values(), default=None), contention, tuple(self._samples))
+
+    def _contention(self, wall_s: float, others_s: float, steal_s: float) -> Contention:
+        cores = usable_cores()
+        threshold = busy_threshold(len(cores))
+        if wall_s < SHORTEST_MEASURABLE_S:
+            return Contention(threshold=threshold)
+        capacity_s = wall_s * len(cores)
+        share = min(1.0, max(0.0, others_s / capacity_s))
+        return Contention(
+            other_cpu_share=round(share, 4),
+            busy=share > threshold,
+            threshold=threshold,
+            worst=self._others.worst(capacity_s),
+            steal_share=round(max(0.0, steal_s / capacity_s), 4),
+        )
+
+    def _watch(self, pid: int) -> None:
+        next_scan_s = 0.0
+        tree = [pid]
+        while True:
+            now_s = time.monotonic() - self._began_s
+            if now_s >= next_scan_s:
+                tree = process_tree(pid)
+                self._others.scan(set(tree))
+                cost_s = time.monotonic() - self._began_s - now_s
+                next_scan_s = now_s + max(SCAN_INTERVAL_S, cost_s / LARGEST_SCAN_SHARE)
+            if self._stopping.wait(SAMPLE_INTERVAL_S):
+                return
+            self._sample(tree)
+
+    def _sample(self, tree: Iterable[int]) -> None:
+        resident_mib = 0.0
+        running = 0
+        for pid in tree:
+            sizes = process_memory_mib(pid)
+            if sizes is None:
+                continue
+            peak_mib, now_mib = sizes
+            self._peaks_mib[pid] = max(peak_mib, self._peaks_mib.get(pid, 0.0))
+            resident_mib += now_mib
+            running += 1
+        machine = machine_use()
+        self._samples.append(
+            {
+                "t_s": round(time.monotonic() - self._began_s, 3),
+                "processes": running,
+                "rss_mib": round(resident_mib, 2),
+                "machine_busy_s": round(machine.busy_s - self._machine.busy_s, 3),
+                "steal_s": round(machine.steal_s - self._machine.steal_s, 3),
+            }
+        )
+
+
+class OtherProcesses:
+    """CPU time of processes that are not ours, by process, over repeated scans."""
+
+    def __init__(self) -> None:
+        self._first_s: dict[tuple[int, float], float] = {}
+        self._last_s: dict[tuple[int, float], float] = {}
+        self._names: dict[tuple[int, float], str] = {}
+        self._ours = {psutil.Process().pid}
+        self._began = time.time()
+
+    def scan(self, ours: set[int]) -> None:
+        """Read every process's CPU time; what vanished between two scans is not seen."""
+        self._ours |= ours
+        for process in psutil.process_iter(["name", "cpu_times", "create_time"]):
+            times = process.info["cpu_times"]
+            if process.pid in self._ours or times is None:
+                continue
+            key = (process.pid, process.info["create_time"])
+            used_s = times.user + times.system
+            is_new = process.info["create_time"] > self._began
+            self._first_s.setdefault(key, 0.0 if is_new else used_s)
+            self._last_s[key] = used_s
+            self._names[key] = process.info["name"] or "?"
+
+    def worst(self, capacity_s: float) -> tuple[BusyProcess, ...]:
+        """The processes that used most, as shares of ``capacity_s`` (seconds × cores), largest first."""
+        used = {key: self._last_s[key] - first_s for key, first_s in self._first_s.items() if key[0] not in self._ours}
+        largest = sorted(used, key=lambda key: (-used[key], key))[:PROCESSES_NAMED]
+        return tuple(
+            BusyProcess(self._names[key], round(used[key] / capacity_s, 4)) for key in largest if used[key] > 0
+        )
+
+
+def process_memory_mib(pid: int) -> tuple[float, float] | None:
+    """A process's peak and present resident memory in MiB; None once it is gone."""
+    try:
+        text = (_PROC / str(pid) / "status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return _portable_memory_mib(pid)
+    values = {
+        line.split(":")[0]: line.split()[1] for line in text.splitlines() if line.startswith(("VmHWM:", "VmRSS:"))
+    }
+    if "VmHWM" not in values:
+        return None
+    return float(values["VmHWM"]) / 1024.0, float(values.get("VmRSS", 0)) / 1024.0
+
+
+def _portable_memory_mib(pid: int) -> tuple[float, float] | None:
+    """Where there is no ``/proc``: the present size stands in for the peak."""
+    if _PROC.joinpath("self").exists():
+        return None
+    try:
+        resident_mib = psutil.Process(pid).memory_info().rss / 2**20
+    except psutil.Error:
+        return None
+    return resident_mib, resident_mib

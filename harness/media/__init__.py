@@ -1,0 +1,1 @@
+"""Pictures: hashes at three levels, equality, metrics, difference images."""

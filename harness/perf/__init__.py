@@ -1,0 +1,1 @@
+"""Perf dumps, ours and sglang's: reading, writing, comparing two of them, judging blocks of them."""

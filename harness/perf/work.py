@@ -1,0 +1,223 @@
+"""Did two runs do the same work, and was it measured the same way? Unequal work has no speed-up.
+
+Three kinds of difference: ``work`` (another prompt, model, size, seed, number of steps ...) and ``measurement``
+(another warm-up or timer) forbid a comparison; a ``note`` is worth knowing and often the very thing that is compared
+(commit, fast paths, dtype). What a dump does not record cannot be checked, and is listed as such.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from fuseproof.harness.machine.redaction import redact
+from fuseproof.harness.perf.dump import PerfDump
+
+Kind = Literal["work", "measurement", "note"]
+
+WORK_FLAGS = (
+    "width",
+    "height",
+    "num_frames",
+    "seed",
+    "guidance_scale",
+    "guidance_scale_2",
+    "true_cfg_scale",
+    "num_inference_steps",
+    "negative_prompt",
+    "generator_device",
+    "enable_cfg_renorm",
+    "cfg_renorm_min",
+    "enable_prompt_rewrite",
+    "image_sha256",
+    "resolved_revision",
+)
+MEASUREMENT_FLAGS = (
+    "timer",
+    "warmup",
+    "warmup_mode",
+    "warmup_steps",
+    "warmup_resolutions",
+    "warmup_num_frames",
+    "warmup_sampling_params",
+)
+DECIDED_BY_THE_MODEL = ("width", "height", "num_frames", "num_inference_steps", "guidance_scale")
+"""Flags whose null means "the model's default, not written down", which cannot be compared."""
+
+EXPECTED_FLAGS = ("width", "height", "seed", "guidance_scale", "warmup_mode", "warmup_steps")
+"""Flags whose absence is worth a line: sglang's dumps record none of them."""
+
+IRRELEVANT_FLAGS = frozenset(
+    {
+        "config",
+        "json",
+        "log_level",
+        "model_path",
+        "output_file_name",
+        "output_file_path",
+        "output_path",
+        "perf_dump_path",
+        "prompt",
+        "prompt_path",
+    }
+)
+
+DOUBTFUL_SPEEDUP = 3.0
+EXCESSIVE_SPEEDUP = 10.0
+"""A candidate this much faster has almost always done less; KernelBench draws the same line."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing in which a run differs from the baseline run, as text that is safe to print."""
+
+    kind: Kind
+    field: str
+    baseline: str
+    other: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.baseline} against {self.other}"
+
+
+@dataclass(frozen=True)
+class WorkCheck:
+    """The differences between a baseline run and another one, and what could not be checked."""
+
+    label: str
+    differences: tuple[Difference, ...]
+    unchecked: tuple[str, ...]
+
+    @property
+    def blocking(self) -> tuple[Difference, ...]:
+        """The differences that forbid a comparison."""
+        return tuple(difference for difference in self.differences if difference.kind != "note")
+
+    @property
+    def notes(self) -> tuple[Difference, ...]:
+        """The differences that are worth knowing."""
+        return tuple(difference for difference in self.differences if difference.kind == "note")
+
+    def to_json(self) -> dict[str, Any]:
+        """Strict JSON values."""
+        return asdict(self) | {"is_equal_work": not self.blocking}
+
+
+Fact = Callable[[PerfDump], Any]
+"""Reads one comparable value from a dump; None or empty when the dump does not record it."""
+
+FACTS: tuple[tuple[Kind, str, Fact], ...] = (
+    ("work", "model", lambda dump: dump.model),
+    ("work", "prompt", lambda dump: list(dump.prompts)),
+    ("work", "requests", lambda dump: len(dump.requests) or None),
+    ("work", "denoise steps", lambda dump: len(dump.denoise_steps_ms) or None),
+    ("work", "seeds of the requests", lambda dump: _of_requests(dump, "seed")),
+    ("work", "transformer calls", lambda dump: _work_counter(dump, "transformer_calls")),
+    ("work", "transformer tokens", lambda dump: _work_counter(dump, "transformer_tokens")),
+    ("measurement", "timer", lambda dump: dump.raw.get("timer")),
+    ("measurement", "warm-up", lambda dump: dump.raw.get("warmup")),
+    ("note", "commit", lambda dump: dump.commit_hash),
+    ("note", "dump schema", lambda dump: dump.schema or "sglang"),
+)
+EXPECTED_FACTS = ("model", "prompt", "denoise steps", "commit")
+
+
+def check_equal_work(
+    baseline: PerfDump, other: PerfDump, label: str | None = None, *, judges_speed: bool = True
+) -> WorkCheck:
+    """Compare everything the two dumps record about what was asked for and how it was measured.
+
+    A speed-up that is too good to be true counts as unequal work; ``judges_speed=False`` leaves times alone.
+    """
+    differences: list[Difference] = []
+    unchecked: list[str] = []
+    for kind, field, fact in FACTS:
+        before, after = fact(baseline), fact(other)
+        if _is_missing(before) or _is_missing(after):
+            unchecked += [field] if field in EXPECTED_FACTS else []
+        elif before != after:
+            differences.append(Difference(kind, field, _show(before), _show(after)))
+    differences += _flag_differences(baseline.config, other.config)
+    differences += _version_differences(baseline.environment, other.environment)
+    differences += _output_differences(baseline, other)
+    differences += excessive_speedup(baseline.worker_ms, other.worker_ms) if judges_speed else []
+    unchecked += [flag for flag in EXPECTED_FLAGS if not _has_flag(flag, baseline.config, other.config)]
+    return WorkCheck(label or other.label, tuple(differences), tuple(unchecked))
+
+
+def _flag_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
+    differences = []
+    for flag in dict.fromkeys([*before, *after]):
+        if flag in IRRELEVANT_FLAGS or not _has_flag(flag, before, after) or before[flag] == after[flag]:
+            continue
+        differences.append(Difference(_flag_kind(flag), flag, _show(before[flag]), _show(after[flag])))
+    return differences
+
+
+def _has_flag(flag: str, *configs: Mapping[str, Any]) -> bool:
+    is_undecided = flag in DECIDED_BY_THE_MODEL
+    return all(flag in config and not (is_undecided and config[flag] is None) for config in configs)
+
+
+def _flag_kind(flag: str) -> Kind:
+    if flag in WORK_FLAGS:
+        return "work"
+    return "measurement" if flag in MEASUREMENT_FLAGS else "note"
+
+
+def _version_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
+    old, new = _versions(before), _versions(after)
+    return [
+        Difference("note", f"{name} version", _show(old[name]), _show(new[name]))
+        for name in old
+        if name in new and old[name] != new[name]
+    ]
+
+
+def _versions(environment: Mapping[str, Any]) -> dict[str, Any]:
+    libraries, python = environment.get("libraries"), environment.get("python")
+    versions = dict(libraries) if isinstance(libraries, dict) else {}
+    return versions | ({"python": python.get("version")} if isinstance(python, dict) else {})
+
+
+def _output_differences(baseline: PerfDump, other: PerfDump) -> list[Difference]:
+    for level in ("raw_sha256", "pixels_sha256"):
+        before = [output.get(level) for output in baseline.outputs]
+        after = [output.get(level) for output in other.outputs]
+        if before and after and all(before) and all(after):
+            differ = f"{len(after)} output(s), not the same {level}"
+            return [] if before == after else [Difference("note", "outputs", f"{len(before)} output(s)", differ)]
+    return []
+
+
+def excessive_speedup(baseline_ms: float, candidate_ms: float) -> list[Difference]:
+    """A speed-up that is doubtful (a note) or not believed at all (unequal work); empty when it is neither."""
+    speedup = baseline_ms / candidate_ms
+    if speedup <= DOUBTFUL_SPEEDUP:
+        return []
+    kind: Kind = "work" if speedup > EXCESSIVE_SPEEDUP else "note"
+    limit = EXCESSIVE_SPEEDUP if kind == "work" else DOUBTFUL_SPEEDUP
+    return [Difference(kind, "excessive speed-up", f"at most {limit:g}x is believed", f"{speedup:.1f}x")]
+
+
+def _of_requests(dump: PerfDump, key: str) -> list[Any] | None:
+    values = [request.get(key) for request in dump.requests]
+    return values if values and None not in values else None
+
+
+def _work_counter(dump: PerfDump, key: str) -> list[Any] | None:
+    counters = [request.get("work") for request in dump.requests]
+    values = [counter.get(key) if isinstance(counter, dict) else None for counter in counters]
+    return values if values and None not in values else None
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or value == []
+
+
+def _show(value: Any) -> str:
+    text = redact(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
+    text = f"{text[:77]}..." if len(text) > 80 else text
+    return text or '""'

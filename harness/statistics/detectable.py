@@ -1,0 +1,138 @@
+"""Planning: the smallest effect a campaign would find, and how many blocks a wanted effect needs.
+
+Under normal noise the estimated effect and the estimated scatter are independent, so the chance that a true effect is
+resolved *and* reaches the minimum effect is one integral over the distribution of the scatter. The target chances lie
+a little above 80 %: the difference pays for the block, pair-median and drift checks. They, and the allowance for a
+scatter that was itself estimated from few blocks, are calibrated so that the whole verdict reaches 80 %.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fuseproof.errors import UsageError
+from fuseproof.harness.statistics.contrasts import Floats, t_quantile
+
+QUANTILE_COUNT = 200
+MOST_PLANNED_BLOCKS = 12
+"""Beyond this a larger workload or a quieter machine is the better answer."""
+
+
+@dataclass(frozen=True)
+class BlockPlan:
+    """How many blocks (even, mirrored in pairs) find an effect in 80 % of campaigns; or None and why there is none."""
+
+    blocks: int | None
+    reason: str
+    next_step: str
+
+
+def target_power(blocks: int) -> float:
+    """The power to ask of the interval alone so that the whole verdict has 80 %."""
+    if blocks <= 2:
+        return 0.81
+    if blocks <= 5:
+        return 0.84
+    return 0.85 if blocks == 6 else 0.87
+
+
+def estimated_scatter_factor(blocks: int) -> float:
+    """By how much to inflate a scatter that was estimated from ``blocks`` blocks before planning with it."""
+    return {1: 1.40, 2: 1.40, 3: 1.25, 4: 1.20}.get(blocks, 1.15)
+
+
+def unbalanced_factor(blocks: int) -> float:
+    """What an order without mirroring costs: its drift guard is twice as wide."""
+    return {2: 1.05, 3: 1.15, 4: 1.25}.get(blocks, 1.5)
+
+
+def interval_power(
+    effect: ArrayLike, scatter: ArrayLike, blocks: int, *, min_effect: float = 0.01, alpha: float = 0.05
+) -> Floats:
+    """Chance that the interval excludes zero on the right side and the estimate reaches the minimum effect.
+
+    ``effect`` is the true log effect (> 0), ``scatter`` the true scatter of one run in log units; they broadcast.
+    """
+    from scipy.special import ndtr
+
+    resolved = _resolution_quantiles(blocks, alpha)
+    effect, scatter = np.asarray(effect)[..., np.newaxis], np.asarray(scatter)[..., np.newaxis]
+    threshold = np.maximum(-math.log1p(-min_effect), resolved * scatter)
+    power: Floats = ndtr((effect - threshold) * math.sqrt(blocks) / scatter).mean(axis=-1)
+    return power
+
+
+def smallest_detectable_effect(
+    scatter: ArrayLike, blocks: int, *, min_effect: float = 0.01, alpha: float = 0.05, is_balanced: bool = True
+) -> Floats:
+    """The smallest reduction (a share of the baseline's time) called FASTER in 80 % of campaigns.
+
+    ``scatter`` is the scatter of one run in log units (> 0), any shape; when it was estimated, multiply it by
+    :func:`estimated_scatter_factor` first. Needs two blocks or more. 1.0 means that no reduction, however large, is
+    found reliably.
+    """
+    from scipy.optimize.elementwise import find_root
+
+    if blocks < 2:
+        raise ValueError("one block is never directional, so it has no smallest detectable effect")
+    scatter = np.asarray(scatter, dtype=np.float64)
+    threshold = np.maximum(-math.log1p(-min_effect), _resolution_quantiles(blocks, alpha)[-1] * scatter)
+    target = target_power(blocks)
+    root = find_root(
+        lambda effect, spread: interval_power(effect, spread, blocks, min_effect=min_effect, alpha=alpha) - target,
+        (np.zeros_like(scatter), threshold + 3 * scatter),
+        args=(scatter,),
+        tolerances={"xrtol": 1e-6, "frtol": 1e-9},
+    )
+    found = -np.expm1(-root.x) * (1.0 if is_balanced else unbalanced_factor(blocks))
+    return np.asarray(np.minimum(found, 1.0))
+
+
+def plan_for(effect: float, scatter: float, *, min_effect: float = 0.01, alpha: float = 0.05) -> BlockPlan:
+    """The fewest blocks (even, mirrored order) that find ``effect`` in 80 % of campaigns.
+
+    ``effect`` and ``min_effect`` are shares (0.015 = 1.5 %), ``scatter`` the known scatter of one run as a share.
+    Raises UsageError for values outside (0, 1).
+    """
+    for name, value in (("effect", effect), ("scatter", scatter)):
+        if not 0 < value < 1:
+            raise UsageError(
+                f"The {name} to plan for is {value!r}; it must be above 0 and below 1 (0.015 is 1.5 %).",
+                next_step="Give it as a share or with a percent sign.",
+            )
+    if effect <= min_effect:
+        return BlockPlan(
+            blocks=None,
+            reason=f"an effect of {effect:.2%} is found in at most half of all campaigns, however many blocks they "
+            f"have, because the minimum effect is {min_effect:.2%}",
+            next_step=f"Lower the minimum effect: --min-effect {100 * effect / 2:g}%.",
+        )
+    for blocks in range(2, MOST_PLANNED_BLOCKS + 1, 2):
+        found = float(smallest_detectable_effect(scatter, blocks, min_effect=min_effect, alpha=alpha))
+        if found <= effect:
+            return BlockPlan(
+                blocks=blocks,
+                reason=f"{blocks} blocks find {found:.2%} in 80 % of campaigns when one run scatters by {scatter:.2%}",
+                next_step=f"Run --blocks {blocks}.",
+            )
+    return BlockPlan(
+        blocks=None,
+        reason=f"{MOST_PLANNED_BLOCKS} blocks find only {found:.2%} when one run scatters by {scatter:.2%}",
+        next_step="Use a larger workload (more steps or pixels) or a quieter timer (worker or denoise), not more "
+        "blocks.",
+    )
+
+
+def _resolution_quantiles(blocks: int, alpha: float) -> Floats:
+    """Half width of the interval over the true scatter, at the midpoints of equally likely slices; ascending."""
+    from scipy.special import gammaincinv
+
+    degrees_of_freedom = 2 * blocks - 1
+    slices = (np.arange(QUANTILE_COUNT) + 0.5) / QUANTILE_COUNT
+    chi_squared = 2 * gammaincinv(degrees_of_freedom / 2, slices)
+    relative_scatter = np.sqrt(chi_squared / degrees_of_freedom)
+    return np.asarray(t_quantile(alpha, degrees_of_freedom) * relative_scatter / math.sqrt(blocks))

@@ -1,0 +1,205 @@
+"""Why a verdict is what it is: a code a program can match, a sentence with the numbers, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fuseproof.harness.statistics.comparison import Block, Comparison
+from fuseproof.harness.statistics.detectable import estimated_scatter_factor, plan_for
+from fuseproof.harness.statistics.outliers import OddRun, block_name
+
+COMFORTABLE_EFFECTS = 1.5
+"""An effect a little above the minimum is worth planning for; one exactly at the minimum is found half the time."""
+
+
+@dataclass(frozen=True)
+class Reason:
+    """``code`` for programs, ``detail`` with the values seen, ``next_step`` for whoever wants a better verdict."""
+
+    code: str
+    detail: str
+    next_step: str
+
+
+def percent(share: float, digits: int = 2) -> str:
+    """0.0538 as "5.38 %", with a true minus sign."""
+    return f"{100 * share:.{digits}f} %".replace("-", "−")
+
+
+def change(reduction: float) -> str:
+    """A reduction in words that cannot be read the wrong way round."""
+    return f"{percent(abs(reduction))} {'less' if reduction >= 0 else 'more'} time"
+
+
+def too_few_blocks(count: int) -> Reason:
+    detail = "1 block: df 1, no test; its numbers describe, they do not decide" if count else "no complete block"
+    return Reason("TOO_FEW_BLOCKS", detail, "Run two blocks, the second mirrored: --blocks 2.")
+
+
+def timer_resolution(comparison: Comparison) -> Reason:
+    mean_s = (comparison.baseline.mean_s + comparison.candidate.mean_s) / 2
+    advice = "Use a finer timer (worker or denoise)"
+    if comparison.min_effect > 0:
+        advice += f", or a workload of at least {2 * comparison.tick_s / comparison.min_effect:.3g} s a run"
+    return Reason(
+        "TIMER_RESOLUTION",
+        f"the timer's tick of {comparison.tick_s:g} s is {percent(comparison.tick_s / mean_s)} of a run, more than "
+        f"half the minimum effect of {percent(comparison.min_effect)}",
+        f"{advice}.",
+    )
+
+
+def blocks_disagree(blocks: Sequence[Block], comparison: Comparison) -> Reason:
+    listed = ", ".join(
+        f"{block_name(blocks, index)}: {percent(block.mean_reduction)}" for index, block in enumerate(comparison.blocks)
+    )
+    return Reason(
+        "BLOCKS_DISAGREE",
+        f"the blocks' reductions differ by more than their runs scatter ({listed})",
+        "Check that every block ran the same commits, settings and clocks, then run more blocks: "
+        f"--blocks {_more_blocks(len(blocks), 4)}.",
+    )
+
+
+def spread_exceeds_effect(comparison: Comparison) -> Reason:
+    lower, upper = comparison.interval_used
+    return Reason(
+        "SPREAD_EXCEEDS_EFFECT",
+        f"{change(comparison.reduction)}, but the interval [{percent(lower)}, {percent(upper)}] includes no effect; "
+        f"one run scatters by {percent(comparison.scatter)}",
+        _spread_advice(comparison),
+    )
+
+
+def below_min_effect(comparison: Comparison) -> Reason:
+    return Reason(
+        "BELOW_MIN_EFFECT",
+        f"{change(comparison.reduction)} is resolved but below the minimum effect of {percent(comparison.min_effect)}, "
+        "and the interval reaches beyond it",
+        f"{_spread_advice(comparison)} Or state beforehand that a smaller effect matters: --min-effect.",
+    )
+
+
+def robust_disagrees(comparison: Comparison) -> Reason:
+    return Reason(
+        "ROBUST_DISAGREES",
+        f"the means say {change(comparison.reduction)}, the median of the paired ratios "
+        f"{change(comparison.pair_median_reduction)}",
+        "Look for runs with a tail in the raw table; quote a timer without tails (worker or denoise), or run "
+        f"--blocks {_more_blocks(len(comparison.blocks), 4)}.",
+    )
+
+
+def drift(comparison: Comparison, code: str = "DRIFT") -> Reason:
+    drifts = ", ".join(percent(block.drift_per_slot, 3) for block in comparison.blocks)
+    return Reason(
+        code,
+        f"times drift by {percent(comparison.mean_drift_per_slot, 3)} a slot (per block: {drifts}) while the effect is "
+        f"{change(comparison.reduction)}",
+        "Warm up until two successive slots agree and wait for a quiet machine, then measure again in mirrored order.",
+    )
+
+
+def order_not_mirrored(comparison: Comparison) -> Reason:
+    return Reason(
+        "ORDER_NOT_MIRRORED",
+        f"the blocks ran {' '.join(block.orientation for block in comparison.blocks)}, so drift alone may look like an "
+        f"effect of up to {percent(comparison.drift_alias)}",
+        "Mirror every second block: --order mirrored.",
+    )
+
+
+def curved_drift(comparison: Comparison) -> Reason:
+    by_order = {
+        order: [block.reduction for block in comparison.blocks if block.orientation == order]
+        for order in ("ABBA", "BAAB")
+    }
+    means = ", ".join(f"{order} {percent(sum(values) / len(values))}" for order, values in by_order.items())
+    return Reason(
+        "CURVED_DRIFT",
+        f"the reduction depends on the order of the slots ({means}): the drift is curved",
+        "Warm up until two successive slots agree, then measure again with an even number of blocks.",
+    )
+
+
+def tail_outlier(run: OddRun, blocks: Sequence[Block]) -> Reason:
+    return Reason(
+        "TAIL_OUTLIER",
+        f"{run.place(blocks)} took {run.value_s:.6g} s against {run.usual_s:.6g} s in the arm's other runs",
+        "Keep the run and read its log; quote a timer without tails (worker or denoise), or run more blocks.",
+    )
+
+
+def first_slot_slow(run: OddRun, blocks: Sequence[Block]) -> Reason:
+    return Reason(
+        "FIRST_SLOT_SLOW",
+        f"{run.place(blocks)} took {run.value_s:.6g} s, every other run of its arm at most {run.usual_s:.6g} s",
+        "Discard more warm-up slots, until two successive ones agree: warmup_slots = 2 in the plan.",
+    )
+
+
+def post_worker_tail(run: OddRun, blocks: Sequence[Block]) -> Reason:
+    return Reason(
+        "POST_WORKER_TAIL",
+        f"{run.place(blocks)}: post-worker gap {run.value_s:.2f} s against {run.usual_s:.2f} s",
+        "The delay came after the work (saving, cleaning up): quote the worker timer.",
+    )
+
+
+def mean_median_disagree(comparison: Comparison) -> Reason:
+    lower, upper = comparison.interval_used
+    return Reason(
+        "MEAN_MEDIAN_DISAGREE",
+        f"the means give a reduction of {percent(comparison.mean_reduction)}, the median of the paired ratios "
+        f"{percent(comparison.pair_median_reduction)}",
+        f"Do not quote the mean: quote the interval [{percent(lower)}, {percent(upper)}] and the pair median.",
+    )
+
+
+def resolved_below_min_effect(comparison: Comparison) -> Reason:
+    return Reason(
+        "RESOLVED_BELOW_MIN_EFFECT",
+        f"a difference of {percent(abs(comparison.reduction))} is resolved, below the minimum of "
+        f"{percent(comparison.min_effect)}",
+        "Quote it as detected but below the minimum effect.",
+    )
+
+
+def between_block_interval(comparison: Comparison) -> Reason:
+    (lower, upper), (wide_lower, wide_upper) = comparison.interval, comparison.interval_used
+    return Reason(
+        "BETWEEN_BLOCK_INTERVAL",
+        f"the blocks differ by more than their runs scatter; between blocks the interval is [{percent(wide_lower)}, "
+        f"{percent(wide_upper)}], within them [{percent(lower)}, {percent(upper)}]",
+        "Quote the wider interval, and check that every block measured the same thing.",
+    )
+
+
+def looks(comparison: Comparison) -> Reason:
+    return Reason(
+        "LOOKS",
+        f"α = {comparison.alpha:g}: each interval is a {100 * (1 - comparison.alpha):g} % one, because the data are "
+        "looked at more than once",
+        "Do not add blocks beyond the plan.",
+    )
+
+
+def _more_blocks(current: int, wanted: int) -> int:
+    """At least ``wanted`` blocks, more than ``current``, and even."""
+    return max(wanted, current + 2 - current % 2)
+
+
+def _spread_advice(comparison: Comparison) -> str:
+    """How many blocks an effect of this size, or a little above the minimum, would need at this scatter."""
+    count = len(comparison.blocks)
+    effect = max(abs(comparison.reduction), COMFORTABLE_EFFECTS * comparison.min_effect)
+    scatter = comparison.scatter * estimated_scatter_factor(count)
+    quieter = "Use a quieter timer (quote the worker timer instead of the client's) or a larger workload."
+    if not (comparison.min_effect < effect < 1 and scatter < 1):
+        return quieter
+    plan = plan_for(effect, scatter, min_effect=comparison.min_effect, alpha=comparison.alpha)
+    if plan.blocks is None:
+        return quieter
+    blocks = _more_blocks(count, plan.blocks)
+    return f"At this scatter an effect of {percent(effect)} needs about {blocks} blocks: --blocks {blocks}."
