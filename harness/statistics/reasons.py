@@ -195,7 +195,7 @@ def _spread_advice(comparison: Comparison) -> str:
     count = len(comparison.blocks)
     effect = max(abs(comparison.reduction), COMFORTABLE_EFFECTS * comparison.min_effect)
     scatter = comparison.scatter * estimated_scatter_factor(count)
-    quieter = "Use a quieter timer (quote the worker timer instead of the client's) or a larger workload."
+    quieter = "Use a larger workload, a quieter machine, or the worker timer where this is the client's."
     if not (comparison.min_effect < effect < 1 and scatter < 1):
         return quieter
     plan = plan_for(effect, scatter, min_effect=comparison.min_effect, alpha=comparison.alpha)

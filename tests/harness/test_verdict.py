@@ -268,7 +268,7 @@ def test_every_reason_says_what_to_do_next() -> None:
     ("noise", "count", "advice"),
     [
         pytest.param(0.012, 2, "--blocks 6", id="four would do, an estimate from two asks for more"),
-        pytest.param(0.2, 2, "quieter timer", id="no number of blocks would do"),
+        pytest.param(0.2, 2, "a quieter machine", id="no number of blocks would do"),
     ],
 )
 def test_too_much_spread_names_the_blocks_it_would_take(noise: float, count: int, advice: str) -> None:
