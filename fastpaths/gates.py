@@ -79,6 +79,10 @@ class Gate:
         self.calls_eager += 1
         return reference()
 
+    def restart_counting(self) -> None:
+        """Forget the calls counted so far, warm-ups for instance; what was decided, and what it cost, stays."""
+        self.calls_fused = self.calls_eager = 0
+
     def verified_keys(self) -> int:
         """How many keys run fused."""
         return len(self._verified)

@@ -126,6 +126,11 @@ class Mount:
         for held in self._held["request"]:
             held.clear()
 
+    def restart_counting(self) -> None:
+        """Count calls from here on; verified and rejected keys, and first-sight time, stay."""
+        for gate in self.gates.values():
+            gate.restart_counting()
+
     def unmount(self) -> None:
         """Put every original back and drop what is held. Doing it twice is harmless."""
         for owner, attribute, was_own, original in reversed(self._replaced):

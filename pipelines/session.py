@@ -141,6 +141,7 @@ class Session:
         if self.settings.enable_torch_compile and not self.compile_ms:
             raise UsageError("torch.compile needs a warm-up before the first timed request.")
         if "before_forward" not in self._memory:
+            self._mount.restart_counting()
             memory.reset_peaks(self._device)
             self._memory["before_forward"] = memory.checkpoint(self._device)
         seen = self._compile_watch.compilations() if self._compile_watch else 0
@@ -159,7 +160,7 @@ class Session:
         return {**self._memory, "runtime_peak": whole}
 
     def fastpaths_report(self) -> dict[str, Any]:
-        """Each site's state, reason and counters since the session was opened."""
+        """Each site's state and reason, and its calls in timed requests; first-sight time includes warm-ups."""
         return self._mount.report()
 
     def graphs_report(self) -> dict[str, Any]:

@@ -126,6 +126,19 @@ def test_requests_in_one_session_do_not_influence_each_other(pipes):
     assert alone.image.tobytes() == after_another.image.tobytes()
 
 
+def test_warm_ups_stay_out_of_the_counters_and_the_peaks(pipes):
+    with Session(pipes[torch.float32], SessionSettings(), CPU, torch.float32, SILENT) as session:
+        session.warm_up(BASE, steps=1)
+        session.run(BASE)
+        sites = session.fastpaths_report()["sites"]
+        checkpoints = session.memory_checkpoints()
+    assert (4, 2) == (sites["context_embedding"]["calls_fused"], sites["context_embedding"]["calls_eager"])
+    assert (3, 3) == (sites["timestep_embedding"]["calls_fused"], sites["timestep_embedding"]["calls_eager"])
+    assert sites["timestep_embedding"]["first_sight_ms"] > 0
+    assert {"warmup_peak", "before_forward", "after_forward", "runtime_peak"} <= set(checkpoints)
+    assert checkpoints["runtime_peak"]["peak_host_rss_mb"] == max(c["peak_host_rss_mb"] for c in checkpoints.values())
+
+
 @pytest.mark.parametrize(
     ("expected", "prompt"),
     [

@@ -55,7 +55,7 @@ def test_default_plan_is_as_promised() -> None:
     assert ("panda", "exact") == (plan.cells[0].name, plan.cells[0].contract)
     expected = (
         '--model-path embedded:longcat-image --prompt "a red panda" --width 256 --height 256 '
-        "--num-inference-steps 8 --guidance-scale 4.5 --seed 42"
+        "--num-inference-steps 8 --guidance-scale 4.5 --seed 42 --warmup-mode request --warmup-steps 1"
     )
     assert expected == plan.cells[0].flags
 
