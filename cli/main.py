@@ -31,7 +31,7 @@ COMMANDS: dict[str, Command] = {
     "compare-perf": Command(
         "compare_perf", "compare_perf", "Compare perf dumps, ours or sglang's; the first is the baseline."
     ),
-    "compare-media": Command("compare_media", "compare_media", "Compare two images: bytes, pixels, then metrics."),
+    "compare-media": Command("compare_media", "compare_media", "Compare two images or folders: bytes, pixels, then metrics."),
     "report": Command("report", "report", "Render a campaign's report again from its folder."),
     "models": Command("models", "models", "List and describe model families; write tiny checkpoints."),
     "doctor": Command("doctor", "doctor", "Say what this machine can run and measure."),
@@ -74,10 +74,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _interrupted()
     except KeyboardInterrupt:
         return _interrupted()
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return 0
     except click.ClickException as error:
         return _report_click_error(error)
     except FuseproofError as error:
         return report_error(error)
+    except ModuleNotFoundError as error:
+        return _report_missing_library(error)
     except BrokenPipeError:
         sys.stderr.close()
         return 1
@@ -97,6 +102,17 @@ def _report_click_error(error: click.ClickException) -> int:
     click.echo(f"fuseproof: error: {error.format_message()}", err=True)
     click.echo(f"  next: {command} --help lists every option.", err=True)
     return error.exit_code
+
+
+def _report_missing_library(error: ModuleNotFoundError) -> int:
+    """A light installation reads reports without torch; a fault of ours inside the package keeps its traceback."""
+    if error.name is None or error.name.split(".")[0] == "fuseproof":
+        raise error
+    missing = FuseproofError(
+        f"this command needs the library {error.name}, which is not installed here.",
+        next_step="pip install fuseproof installs everything; `fuseproof doctor` lists what is missing.",
+    )
+    return report_error(missing)
 
 
 def _interrupted() -> int:
