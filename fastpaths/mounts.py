@@ -8,13 +8,14 @@ it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from types import ModuleType, TracebackType
 from typing import Any
 
 from fuseproof.errors import UsageError
 from fuseproof.fastpaths.gates import Gate, GateMode
 from fuseproof.fastpaths.hoisting import HeldResults
+from fuseproof.fastpaths.replacements import Replacement
 from fuseproof.fastpaths.sites import longcat_image
 
 QUALITIES = ("lossless", "extra-high", "high")
@@ -32,8 +33,16 @@ def mount(
     quality permits), ``off``, or names; ``gate`` is ``enforce``, ``observe`` or ``off``. Unknown names, and a second
     mount on the same transformer, raise :class:`UsageError`. A transformer that no site knows is left alone, and the
     report says why.
+
+    While mounted, weights may be changed in any way that PyTorch counts (``copy_``, ``load_state_dict``, ``to``); one
+    that it does not count, an in-place write into ``tensor.data``, belongs between requests, or after ``unmount``.
     """
-    transformer = pipe.transformer
+    transformer = getattr(pipe, "transformer", None)
+    if transformer is None:
+        raise UsageError(
+            f"{type(pipe).__name__} has no transformer to mount fast paths on.",
+            next_step="Pass a diffusers pipeline object.",
+        )
     if getattr(transformer, _MOUNT_ATTRIBUTE, None) is not None:
         raise UsageError(
             "fast paths are already mounted on this transformer.", next_step="Call unmount() on the first mount."
@@ -48,13 +57,19 @@ def mount(
 def choose_sites(family: ModuleType | None, quality: str, sites: str | Iterable[str]) -> tuple[str, ...]:
     """The site names that ``sites`` asks for and ``quality`` permits, in the family's order."""
     known: tuple[str, ...] = family.SITES if family else ()
+    names = sites.split(",") if isinstance(sites, str) else sites
+    if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
+        raise UsageError(
+            f"sites is {sites!r}; it is auto, off, or names of fast paths.",
+            next_step="Use auto, off, or a list of names.",
+        )
     if sites == "off" or not known:
         return ()
     qualities: dict[str, str] = family.QUALITY_OF_SITE if family else {}
     permitted = tuple(name for name in known if QUALITIES.index(qualities[name]) <= QUALITIES.index(quality))
     if sites == "auto":
         return permitted
-    asked = [name.strip() for name in (sites.split(",") if isinstance(sites, str) else sites) if name.strip()]
+    asked = [name.strip() for name in names if name.strip()]
     for name in asked:
         if name not in known:
             raise UsageError(
@@ -87,10 +102,13 @@ class Mount:
         self._pipe = pipe
         self._transformer = pipe.transformer
         self._family = family
-        self._held: dict[str, list[HeldResults]] = {"request": [], "step": []}
-        self._replaced: list[tuple[Any, str, bool, Any]] = []
+        self._held: list[HeldResults] = []
+        self._replacements: list[Replacement] = []
+        self._ended = False
 
     def __enter__(self) -> Mount:
+        if self._ended:
+            raise UsageError("this mount has ended.", next_step="Call mount(pipe) again.")
         return self
 
     def __exit__(
@@ -110,20 +128,16 @@ class Mount:
         call = family.CurrentCall()
         for hoist in family.hoists(self._transformer, tuple(self.gates)):
             held = HeldResults()
-            self._held[hoist.lives_for].append(held)
-            forward = family.hoisted_forward(hoist, call, self.gates[hoist.site], held)
-            self._replace(hoist.module, "forward", forward)
-        watched = family.watched_forward(
-            self._transformer, call, lambda: getattr(self._pipe, "_current_timestep", None)
-        )
-        self._replace(self._transformer, "forward", watched)
-        self._watch_requests()
+            self._held.append(held)
+            make = functools.partial(family.hoisted_forward, hoist, call, self.gates[hoist.site], held)
+            self._replacements.append(Replacement(hoist.module, make))
+        watch = functools.partial(family.watched_forward, call)
+        self._replacements.append(Replacement(self._transformer, watch))
         setattr(self._transformer, _MOUNT_ATTRIBUTE, self)
 
     def end_request(self) -> None:
-        """Drop everything held for the request that just ended."""
-        self._end_step()
-        for held in self._held["request"]:
+        """Drop everything held for the request that just ended; without it, the last few results stay alive."""
+        for held in self._held:
             held.clear()
 
     def restart_counting(self) -> None:
@@ -132,24 +146,30 @@ class Mount:
             gate.restart_counting()
 
     def unmount(self) -> None:
-        """Put every original back and drop what is held. Doing it twice is harmless."""
-        for owner, attribute, was_own, original in reversed(self._replaced):
-            if was_own:
-                setattr(owner, attribute, original)
-            else:
-                delattr(owner, attribute)
-        self._replaced.clear()
+        """Put every original back and drop what is held. Doing it twice is harmless.
+
+        Where somebody replaced a forward after us (an offload or casting hook), theirs stays, over the original.
+        """
+        for replacement in reversed(self._replacements):
+            replacement.take_off()
+        self._replacements.clear()
+        self._ended = True
         self.end_request()
         if getattr(self._transformer, _MOUNT_ATTRIBUTE, None) is self:
             delattr(self._transformer, _MOUNT_ATTRIBUTE)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        """A copy of the model is not mounted."""
+
     def report(self) -> dict[str, Any]:
         """Per site: state, reason, calls fused and eager, first-sight and JIT milliseconds, as in a perf dump."""
         known: tuple[str, ...] = self._family.SITES if self._family else ()
+        kind = type(self._transformer).__name__
         return {
             "requested": self.requested,
             "quality": self.quality,
             "gate": str(self.mode),
+            "reason": None if self._family else f"no fast path knows {kind}; {', '.join(FAMILY_SITES)} has some",
             "sites": {name: self._site_report(name) for name in known},
         }
 
@@ -169,33 +189,12 @@ class Mount:
         if gate.calls_fused:
             return _site("fused", None, gate)
         if gate.calls_eager:
-            return _site("eager", "nothing to reuse in these calls (one step, one branch, or gradients on)", gate)
+            return _site(
+                "eager",
+                "nothing came twice: one step, one branch, gradients on, or a new timestep tensor for each branch",
+                gate,
+            )
         return _site("unreached", "no call reached this site", gate)
-
-    def _end_step(self) -> None:
-        for held in self._held["step"]:
-            held.clear()
-
-    def _watch_requests(self) -> None:
-        """A new schedule is a new request and a scheduler step ends a step, whoever runs the loop."""
-        scheduler = getattr(self._pipe, "scheduler", None)
-        if scheduler is not None:
-            self._replace(scheduler, "set_timesteps", _preceded(self.end_request, scheduler.set_timesteps))
-            self._replace(scheduler, "step", _preceded(self._end_step, scheduler.step))
-
-    def _replace(self, owner: Any, attribute: str, replacement: Any) -> None:
-        was_own = attribute in vars(owner)
-        self._replaced.append((owner, attribute, was_own, vars(owner).get(attribute)))
-        setattr(owner, attribute, replacement)
-
-
-def _preceded(action: Callable[[], None], method: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)  # diffusers inspects the signature of set_timesteps
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        action()
-        return method(*args, **kwargs)
-
-    return wrapped
 
 
 def _site(state: str, reason: str | None, gate: Gate) -> dict[str, Any]:
@@ -215,9 +214,11 @@ def _requested_text(sites: str | Iterable[str]) -> str:
 
 
 def _quality_level(quality: str) -> str:
-    level = QUALITY_ALIASES.get(quality, quality)
+    level = QUALITY_ALIASES.get(quality, quality) if isinstance(quality, str) else None
     if level not in QUALITIES:
-        raise UsageError(f"quality {quality!r} is not one of exact, {', '.join(QUALITIES)}.")
+        raise UsageError(
+            f"quality {quality!r} is not one of exact, {', '.join(QUALITIES)}.", next_step="Use lossless, the default."
+        )
     return level
 
 
@@ -225,4 +226,6 @@ def _gate_mode(gate: str | GateMode) -> GateMode:
     try:
         return GateMode(gate)
     except ValueError:
-        raise UsageError(f"gate mode {gate!r} is not one of {', '.join(GateMode)}.") from None
+        raise UsageError(
+            f"gate mode {gate!r} is not one of {', '.join(GateMode)}.", next_step="Use enforce, the default."
+        ) from None

@@ -111,7 +111,7 @@ def denoise(
 ) -> torch.Tensor:
     """The denoising loop over packed ``latents`` [1, tokens, 64]; returns them at sigma 0."""
     for t in timesteps:
-        pipe._current_timestep = t  # as diffusers does; mounted fast paths read it
+        # One tensor for both branches: mounted fast paths know the step by it.
         timestep = t.expand(latents.shape[0]).to(latents.dtype) / 1000
         velocity = predict(pipe.transformer, "cond", latents, timestep, conditional, image_ids)
         if unconditional is not None:
@@ -119,7 +119,6 @@ def denoise(
             velocity = guide(velocity, velocity_uncond, request)
         latents = pipe.scheduler.step(velocity, t, latents, return_dict=False)[0]
         clock.step_finished()
-    pipe._current_timestep = None
     return latents
 
 

@@ -86,6 +86,7 @@ class Session:
             self.warnings.append(f"fell back from native to diffusers: {self.fallback_reason}")
         self._mount = mount(pipe, quality=settings.quality, sites=self._sites(), gate=settings.gate)
         self._compile_watch = CompileWatch() if settings.enable_torch_compile else None
+        self.warnings += _quality_warnings(settings)
 
     @classmethod
     def open(
@@ -199,6 +200,14 @@ class Session:
                 f"out of memory on {self.device} for {request.width}x{request.height}: {str(error).splitlines()[0]}",
                 next_step="Use a smaller size, another --dtype, or a larger device.",
             ) from error
+        except RuntimeError as error:
+            if self.settings.attention_backend is None:
+                raise
+            raise FuseproofError(
+                f"attention backend {self.settings.attention_backend!r} cannot run this request on {self.device}: "
+                f"{str(error).splitlines()[0]}",
+                next_step="Use --attention-backend native, torch's own choice.",
+            ) from error
         finally:
             self._mount.end_request()
         return GenerationResult(
@@ -224,6 +233,20 @@ class Session:
             self.warnings.append(
                 "the kernel does not let this process reset its high-water mark: host peaks accumulate"
             )
+
+
+def _quality_warnings(settings: SessionSettings) -> list[str]:
+    """What the chosen quality does not promise, or does not yet change."""
+    warnings = []
+    if settings.enable_torch_compile:
+        warnings.append(
+            "torch.compile rounds differently from eager: these bits are not diffusers' eager bits, at any quality"
+        )
+    if settings.quality not in ("lossless", "exact"):
+        warnings.append(
+            f"no fast path of this release needs quality {settings.quality}: the bits are those of lossless"
+        )
+    return warnings
 
 
 def _choose_backend(asked: str, pipe: Any) -> tuple[str, str | None]:

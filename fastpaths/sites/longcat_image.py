@@ -12,46 +12,51 @@ Formulas (diffusers 0.42.1, ``LongCatImageTransformer2DModel.forward``), each ev
 Exact: a held result *is* an earlier eager result of the same objects. No kernel, no rounding of its own, any device,
 any dtype. Bytes saved per forward on the real model: the 3.4 GB of AdaLN weights for every second branch.
 
-What is "the same step": the pipeline's own current-timestep object while a pipeline runs the loop, else the timestep
-tensor passed to the transformer; and never across a ``scheduler.step``.
+What is "the same": the very tensors that a module, or the transformer around it, was called with, unchanged since. A
+step is its timestep tensor: the second branch shares the first one's work where the loop hands both the same object, as
+the native pipeline does. diffusers' own loop makes a new one for each branch, and there the two per-request sites alone
+take effect. ``modulation`` sees the same temb only where ``timestep_embedding`` is mounted too.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 
 from fuseproof.fastpaths.gates import Gate, undecidable
-from fuseproof.fastpaths.hoisting import HeldResults
+from fuseproof.fastpaths.hoisting import HeldResults, are_countable
+from fuseproof.fastpaths.replacements import Forward
 
 TRANSFORMER_CLASS = "LongCatImageTransformer2DModel"
 SITES = ("context_embedding", "rotary_tables", "timestep_embedding", "modulation")
 QUALITY_OF_SITE = dict.fromkeys(SITES, "lossless")
 
 
-@dataclass
-class CurrentCall:
-    """The objects of the transformer call in progress; empty between calls."""
+class CurrentCall(threading.local):
+    """The tensors of the transformer call in progress in this thread; None between calls."""
 
-    context: torch.Tensor | None = None
     txt_ids: torch.Tensor | None = None
     img_ids: torch.Tensor | None = None
-    step: object | None = None
+    timestep: torch.Tensor | None = None
+    numerics: Hashable = None
 
 
 @dataclass(frozen=True)
 class Hoist:
-    """One module whose forward is replaced: its site, a result's lifetime, and the objects that identify its inputs."""
+    """One module whose forward is replaced: its site and its name in the model.
+
+    ``identify`` gives the tensors that its arguments were made from; None where the arguments speak for themselves.
+    """
 
     site: str
     name: str
     module: nn.Module
-    lives_for: Literal["request", "step"]
-    identify: Callable[[CurrentCall], tuple[object | None, ...]]
+    identify: Callable[[CurrentCall], tuple[torch.Tensor | None, ...]] | None = None
 
 
 def reject_reason(transformer: nn.Module) -> str | None:
@@ -70,45 +75,38 @@ def reject_reason(transformer: nn.Module) -> str | None:
 def hoists(transformer: Any, sites: tuple[str, ...]) -> Iterator[Hoist]:
     """The modules to replace for the chosen ``sites``."""
     if "context_embedding" in sites:
-        module = transformer.context_embedder
-        yield Hoist("context_embedding", "context_embedder", module, "request", lambda call: (call.context,))
+        yield Hoist("context_embedding", "context_embedder", transformer.context_embedder)
     if "rotary_tables" in sites:
-        module = transformer.pos_embed
-        yield Hoist("rotary_tables", "pos_embed", module, "request", lambda call: (call.txt_ids, call.img_ids))
+        yield Hoist("rotary_tables", "pos_embed", transformer.pos_embed, lambda call: (call.txt_ids, call.img_ids))
     if "timestep_embedding" in sites:
-        module = transformer.time_embed
-        yield Hoist("timestep_embedding", "time_embed", module, "step", lambda call: (call.step,))
+        yield Hoist("timestep_embedding", "time_embed", transformer.time_embed, lambda call: (call.timestep,))
     if "modulation" in sites:
         for name, module in _modulation_modules(transformer):
-            yield Hoist("modulation", name, module, "step", lambda call: (call.step,))
+            yield Hoist("modulation", name, module)
 
 
-def hoisted_forward(hoist: Hoist, call: CurrentCall, gate: Gate, held: HeldResults) -> Callable[..., Any]:
-    """The replacement of ``hoist.module.forward``: a held result where the inputs are the same objects, else eager."""
-    eager = hoist.module.forward
+def hoisted_forward(hoist: Hoist, call: CurrentCall, gate: Gate, held: HeldResults, eager: Forward) -> Forward:
+    """The replacement of ``hoist.module.forward``: a held result where the sources are the same tensors, else eager."""
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return eager(*args, **kwargs)
-        identity = hoist.identify(call)
-        if any(part is None for part in identity) or undecidable():
+        sources = _sources(hoist, call, args)
+        if sources is None or undecidable():
             return gate.run_eager(lambda: eager(*args, **kwargs))
-        key = (hoist.name, *(_signature(argument) for argument in (*args, *kwargs.values())))
-        entry = held.find(key, identity)
+        key = (hoist.name, call.numerics, *(_signature(argument) for argument in (*args, *kwargs.values())))
+        entry = held.find(key, sources)
         if entry is not None:
             return gate.run(key, lambda: entry.result, lambda: eager(*args, **kwargs))
         result = gate.run_eager(lambda: eager(*args, **kwargs))
-        held.hold(key, identity, result)
+        held.hold(key, sources, result)
         return result
 
     return forward
 
 
-def watched_forward(
-    transformer: Any, call: CurrentCall, current_step: Callable[[], object | None]
-) -> Callable[..., Any]:
+def watched_forward(call: CurrentCall, eager: Forward) -> Forward:
     """The replacement of ``transformer.forward``: note whose call this is, then run it unchanged."""
-    eager = transformer.forward
 
     def forward(
         hidden_states: torch.Tensor,
@@ -119,15 +117,28 @@ def watched_forward(
         guidance: torch.Tensor | None = None,
         return_dict: bool = True,
     ) -> Any:
-        step = current_step()
-        call.context, call.txt_ids, call.img_ids = encoder_hidden_states, txt_ids, img_ids
-        call.step = timestep if step is None else step
+        call.txt_ids, call.img_ids, call.timestep = txt_ids, img_ids, timestep
+        call.numerics = numerics_of(hidden_states.device)
         try:
             return eager(hidden_states, encoder_hidden_states, timestep, img_ids, txt_ids, guidance, return_dict)
         finally:
-            call.context = call.txt_ids = call.img_ids = call.step = None
+            call.txt_ids = call.img_ids = call.timestep = call.numerics = None
 
     return forward
+
+
+def numerics_of(device: torch.device) -> Hashable:
+    """The process-wide switches that change the arithmetic of the same modules on the same tensors."""
+    autocast = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
+    return autocast, torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
+
+
+def _sources(hoist: Hoist, call: CurrentCall, args: tuple[Any, ...]) -> tuple[torch.Tensor, ...] | None:
+    """Every tensor that the result is a function of, weights included; None where their writes cannot be told."""
+    inputs = args if hoist.identify is None else hoist.identify(call)
+    sources = (*inputs, *hoist.module.parameters())
+    tensors = tuple(tensor for tensor in sources if isinstance(tensor, torch.Tensor))
+    return tensors if len(tensors) == len(sources) and are_countable(tensors) else None
 
 
 def _modulation_modules(transformer: Any) -> Iterator[tuple[str, nn.Module]]:

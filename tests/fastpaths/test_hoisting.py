@@ -1,23 +1,45 @@
 import gc
+import threading
 import weakref
 
+import pytest
 import torch
 
-from fuseproof.fastpaths.hoisting import ENTRIES_HELD, HeldResults
+from fuseproof.fastpaths.hoisting import ENTRIES_HELD, HeldResults, are_countable
 
 
-def test_only_the_very_same_objects_hit():
+def held_one():
+    held, source, result = HeldResults(), torch.ones(3), torch.zeros(3)
+    held.hold("key", (source,), result)
+    return held, source, result
+
+
+def test_only_the_very_same_tensors_hit():
+    held, source, result = held_one()
+    assert held.find("key", (source,)).result is result
+    assert held.find("key", (source.clone(),)) is None, "an equal tensor is another tensor"
+    assert held.find("other key", (source,)) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda source, result: source.mul_(2), id="source-written"),
+        pytest.param(lambda source, result: source[1:].zero_(), id="source-written-through-a-view"),
+        pytest.param(lambda source, result: result.add_(1), id="result-written"),
+        pytest.param(lambda source, result: setattr(source, "data", torch.ones(3)), id="source-given-other-memory"),
+        pytest.param(lambda source, result: setattr(source, "data", source.data.bfloat16()), id="source-cast"),
+    ],
+)
+def test_a_tensor_that_is_no_longer_what_it_was_misses(change):
+    held, source, result = held_one()
+    change(source, result)
+    assert held.find("key", (source,)) is None
+
+
+def test_a_held_source_stays_alive_so_its_identity_cannot_be_reused():
     held = HeldResults()
-    prompt = torch.ones(3)
-    held.hold("key", (prompt,), "result")
-    assert "result" == held.find("key", (prompt,)).result
-    assert held.find("key", (prompt.clone(),)) is None, "an equal tensor is another tensor"
-    assert held.find("other key", (prompt,)) is None
-
-
-def test_a_held_input_stays_alive_so_its_identity_cannot_be_reused():
-    held = HeldResults()
-    held.hold("key", (torch.ones(3),), "stale")
+    held.hold("key", (torch.ones(3),), torch.zeros(3))
     gc.collect()
     for _ in range(100):
         assert held.find("key", (torch.ones(3),)) is None
@@ -25,13 +47,28 @@ def test_a_held_input_stays_alive_so_its_identity_cannot_be_reused():
 
 def test_it_is_bounded_and_clearing_drops_every_reference():
     held = HeldResults()
-    inputs = [torch.ones(1) for _ in range(ENTRIES_HELD + 3)]
-    for tensor in inputs:
-        held.hold("key", (tensor,), "result")
+    sources = [torch.ones(1) for _ in range(ENTRIES_HELD + 3)]
+    for tensor in sources:
+        held.hold("key", (tensor,), torch.zeros(1))
     assert len(held) == ENTRIES_HELD
-    watch = weakref.ref(inputs[-1])
+    watch = weakref.ref(sources[-1])
     held.clear()
-    inputs.clear()
+    sources.clear()
     del tensor
     gc.collect()
     assert watch() is None
+
+
+def test_threads_hold_their_own():
+    held, source, _ = held_one()
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(held.find("key", (source,))))
+    thread.start()
+    thread.join()
+    assert [None] == seen
+
+
+def test_inference_tensors_carry_no_count():
+    with torch.inference_mode():
+        made = torch.ones(2)
+    assert (True, False) == (are_countable([torch.ones(2)]), are_countable([torch.ones(2), made]))

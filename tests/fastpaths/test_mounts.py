@@ -1,5 +1,9 @@
 """The mount on a small real transformer, driven the way a loop drives it."""
 
+import contextlib
+import copy
+import pickle
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -35,16 +39,21 @@ def inputs(seed=0):
 
 
 @torch.no_grad()
-def loop(pipe, request, steps=3, branches=2):
-    """A guidance loop as diffusers writes it: a fresh timestep tensor for every branch."""
+def loop(pipe, request, steps=3, branches=2, between=None, shares_timestep=True):
+    """A guidance loop: one timestep tensor a step as the native pipeline has it, or one a branch as diffusers has it.
+
+    ``between(step, branch)`` runs before each transformer call.
+    """
     latents, outputs = request["latents"], []
     pipe.scheduler.set_timesteps(steps)
-    for t in pipe.scheduler.timesteps:
-        pipe._current_timestep = t
+    for step, t in enumerate(pipe.scheduler.timesteps):
+        shared = t.expand(1).to(latents.dtype) / 1000
         for branch in range(branches):
+            if between is not None:
+                between(step, branch)
             velocity = pipe.transformer(
                 hidden_states=latents,
-                timestep=t.expand(1).to(latents.dtype) / 1000,
+                timestep=shared if shares_timestep else t.expand(1).to(latents.dtype) / 1000,
                 encoder_hidden_states=request["prompts"][branch],
                 txt_ids=request["txt_ids"][branch],
                 img_ids=request["img_ids"],
@@ -52,7 +61,6 @@ def loop(pipe, request, steps=3, branches=2):
             )[0]
             outputs.append(velocity)
         latents = pipe.scheduler.step(velocity, t, latents, return_dict=False)[0]
-    pipe._current_timestep = None
     return torch.cat(outputs).view(torch.int32)
 
 
@@ -80,7 +88,16 @@ def test_each_site_alone_keeps_the_bits(pipe, site):
     with mount(pipe, sites=site) as mounted:
         assert torch.equal(reference, loop(pipe, inputs()))
         states = {name: entry["state"] for name, entry in mounted.report()["sites"].items()}
-    assert {name: "fused" if name == site else "off" for name in SITES} == states
+    alone = "eager" if site == "modulation" else "fused"  # without the shared embedding nothing comes twice
+    assert {name: alone if name == site else "off" for name in SITES} == states
+
+
+def test_a_loop_that_makes_a_timestep_for_each_branch_shares_what_lasts_the_request(pipe):
+    reference = loop(pipe, inputs(), shares_timestep=False)
+    with mount(pipe) as mounted:
+        assert torch.equal(reference, loop(pipe, inputs(), shares_timestep=False))
+        states = {name: entry["state"] for name, entry in mounted.report()["sites"].items()}
+    assert ["fused", "fused", "eager", "eager"] == [states[name] for name in SITES]
 
 
 def test_a_second_request_never_sees_the_first_ones_results(pipe):
@@ -90,37 +107,179 @@ def test_a_second_request_never_sees_the_first_ones_results(pipe):
             assert torch.equal(reference, loop(pipe, inputs(seed)))
 
 
-def test_a_timestep_left_over_from_a_failed_request_is_not_taken_for_a_step(pipe):
-    """A pipeline that dies in its loop leaves ``_current_timestep`` behind; the next loop must not suffer."""
-    request = inputs()
+def written(get, change):
+    """A change in the middle of a request, once every key is verified: before the second step's first call."""
 
-    @torch.no_grad()
-    def bare_loop():
-        outputs = []
-        pipe.scheduler.set_timesteps(3)
-        latents = request["latents"]
-        for t in pipe.scheduler.timesteps:
-            for branch in range(2):
-                outputs.append(
-                    pipe.transformer(
-                        latents, request["prompts"][branch], t.expand(1) / 1000, request["img_ids"],
-                        request["txt_ids"][branch], return_dict=False,
-                    )[0]
-                )  # fmt: skip
-            latents = pipe.scheduler.step(outputs[-1], t, latents, return_dict=False)[0]
+    def between(pipe, request):
+        def apply(step, branch):
+            if (step, branch) == (1, 0):
+                with torch.no_grad():
+                    change(get(pipe, request))
+
+        return apply
+
+    return between
+
+
+CHANGES = {
+    "prompt-embeds-in-place": written(lambda pipe, request: request["prompts"][0], lambda tensor: tensor.mul_(1.5)),
+    "image-ids-in-place": written(lambda pipe, request: request["img_ids"], lambda tensor: tensor.add_(3)),
+    "context-weight": written(lambda pipe, request: pipe.transformer.context_embedder.weight, lambda w: w.mul_(1.1)),
+    "context-weight-replaced": written(
+        lambda pipe, request: pipe.transformer.context_embedder.weight, lambda w: setattr(w, "data", w.data * 1.1)
+    ),
+    "adaln-weight": written(lambda pipe, request: pipe.transformer.norm_out.linear.weight, lambda w: w.mul_(1.1)),
+    "time-embedder-weight": written(
+        lambda pipe, request: pipe.transformer.time_embed.timestep_embedder.linear_1.weight, lambda w: w.mul_(1.1)
+    ),
+    "state-dict": written(
+        lambda pipe, request: pipe.transformer,
+        lambda model: model.load_state_dict({name: value * 1.01 for name, value in model.state_dict().items()}),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_in_the_middle_of_a_request_is_seen(pipe, name):
+    other = copy.deepcopy(pipe)
+    with mount(other):
+        loop(other, inputs())  # every key is verified now: only identity and counts of writes stand guard
+        for arm in (pipe, other):
+            request = inputs()
+            arm.result = loop(arm, request, between=CHANGES[name](arm, request))
+    assert torch.equal(pipe.result, other.result)
+
+
+@torch.no_grad()
+def test_two_timesteps_inside_one_step_stay_two(pipe):
+    """Heun's and midpoint rules call the model twice in a step; whatever a pipeline's own attributes say."""
+
+    def heun():
+        request, outputs = inputs(), []
+        pipe._current_timestep = torch.tensor(500.0)
+        for value in (0.5, 0.45, 0.5, 0.45):
+            output = pipe.transformer(
+                request["latents"], request["prompts"][0], torch.tensor([value]), request["img_ids"],
+                request["txt_ids"][0], return_dict=False,
+            )[0]  # fmt: skip
+            outputs.append(output)
         return torch.cat(outputs).view(torch.int32)
 
-    pipe._current_timestep = None
-    reference = bare_loop()
-    pipe._current_timestep = torch.tensor(875.0)
+    reference = heun()
     with mount(pipe):
-        assert torch.equal(reference, bare_loop())
+        loop(pipe, inputs())
+        assert torch.equal(reference, heun())
+
+
+@torch.no_grad()
+def test_a_timestep_buffer_that_is_filled_anew_is_a_new_step(pipe):
+    def run():
+        request, buffer, outputs = inputs(), torch.zeros(1), []
+        for value in (0.9, 0.6, 0.3):
+            buffer.fill_(value)
+            for branch in range(2):
+                output = pipe.transformer(
+                    request["latents"], request["prompts"][branch], buffer, request["img_ids"],
+                    request["txt_ids"][branch], return_dict=False,
+                )[0]  # fmt: skip
+                outputs.append(output)
+        return torch.cat(outputs).view(torch.int32)
+
+    reference = run()
+    with mount(pipe) as mounted:
+        loop(pipe, inputs())
+        mounted.restart_counting()
+        assert torch.equal(reference, run())
+        assert mounted.report()["sites"]["timestep_embedding"]["calls_fused"] == 3
+
+
+def test_autocast_switched_on_in_the_middle_is_another_arithmetic(pipe):
+    def run():
+        with contextlib.ExitStack() as stack:
+
+            def between(step, branch):
+                if (step, branch) == (1, 0):
+                    stack.enter_context(torch.autocast("cpu", torch.bfloat16))
+
+            return loop(pipe, inputs(), between=between)
+
+    reference = run()
+    with mount(pipe):
+        loop(pipe, inputs())
+        assert torch.equal(reference, run())
+
+
+def test_threads_that_share_the_model_keep_their_own_bits(pipe):
+    arms = [SimpleNamespace(transformer=pipe.transformer, scheduler=copy.deepcopy(pipe.scheduler)) for _ in range(2)]
+    references = [loop(arm, inputs(seed), steps=6) for seed, arm in enumerate(arms)]
+    with mount(pipe), ThreadPoolExecutor(2) as threads:
+        loop(pipe, inputs())
+        for _ in range(4):
+            running = [threads.submit(loop, arm, inputs(seed), steps=6) for seed, arm in enumerate(arms)]
+            for reference, future in zip(references, running, strict=True):
+                assert torch.equal(reference, future.result())
+
+
+def test_inference_mode_runs_eager_where_writes_are_not_counted(pipe):
+    reference = loop(pipe, inputs())
+    with mount(pipe), torch.inference_mode():
+        assert torch.equal(reference, loop(pipe, inputs()))
+
+
+def test_compiled_blocks_keep_eager_arithmetic_under_a_mount(pipe):
+    reference = loop(pipe, inputs())
+    with mount(pipe):
+        pipe.transformer.compile_repeated_blocks(backend="eager")
+        assert torch.equal(reference, loop(pipe, inputs()))
+
+
+def test_a_copy_of_a_mounted_model_is_a_plain_model_of_its_own(pipe):
+    reference = loop(pipe, inputs())
+    with mount(pipe):
+        loop(pipe, inputs())
+        twin = copy.deepcopy(pipe)
+        part = copy.deepcopy(pipe.transformer.context_embedder)
+    with torch.no_grad():
+        part.weight.zero_()
+        part.bias.zero_()
+        assert 0 == part(torch.ones(1, 8)).abs().max(), "the copy computes with its own weights"
+        twin.transformer.context_embedder.weight.mul_(2)
+    assert not torch.equal(reference, loop(twin, inputs()))
+    assert torch.equal(reference, loop(pipe, inputs()))
+    with mount(twin):
+        pass
+
+
+def test_pickling_a_mounted_model_is_refused_in_words(pipe):
+    with mount(pipe), pytest.raises(pickle.PicklingError, match="unmount them before pickling"):
+        pickle.dumps(pipe.transformer)
+    pickle.dumps(pipe.transformer)
+
+
+def test_a_forward_put_on_after_the_mount_survives_the_unmount(pipe):
+    calls_seen = []
+    module = pipe.transformer.context_embedder
+    mounted = mount(pipe)
+    ours = module.forward
+    module.forward = lambda x: calls_seen.append(1) or ours(x)
+    mounted.unmount()
+    reference = nn.functional.linear(torch.ones(1, 8), module.weight, module.bias)
+    assert torch.equal(reference, module(torch.ones(1, 8)))
+    assert [1] == calls_seen
+    assert "forward" not in vars(pipe.transformer.pos_embed)
+
+
+def test_a_mount_that_ended_is_not_entered_again(pipe):
+    mounted = mount(pipe)
+    mounted.unmount()
+    with pytest.raises(UsageError, match="this mount has ended"), mounted:
+        pass
 
 
 def test_unmounting_restores_every_forward_also_after_an_exception(pipe):
     def replaced():
-        owners = [*pipe.transformer.modules(), pipe.scheduler]
-        return [name for owner in owners for name in ("forward", "step", "set_timesteps") if name in vars(owner)]
+        owners = [*pipe.transformer.modules()]
+        return [name for owner in owners for name in ("forward", "_fuseproof_mount") if name in vars(owner)]
 
     with pytest.raises(RuntimeError, match="interrupted"), mount(pipe) as mounted:
         assert replaced(), "a mount replaces something"
@@ -170,8 +329,11 @@ def test_a_wrong_held_result_is_caught_at_first_sight(pipe):
         ("unknown fast path 'rope'; this family has context_embedding, rotary_tables", {"sites": "rope"}),
         ("quality 'best' is not one of exact, lossless", {"quality": "best"}),
         ("gate mode 'strict' is not one of enforce", {"gate": "strict"}),
+        ("sites is 5; it is auto, off, or names", {"sites": 5}),
+        ("sites is None; it is auto, off, or names", {"sites": None}),
+        ("quality 5 is not one of exact", {"quality": 5}),
     ],
-    ids=["site", "quality", "gate"],
+    ids=["site", "quality", "gate", "sites-number", "sites-none", "quality-number"],
 )
 def test_wrong_names_are_refused(pipe, expected, arguments):
     with pytest.raises(UsageError, match=expected):
@@ -199,4 +361,5 @@ def test_a_transformer_that_no_site_knows_is_left_alone():
     other = SimpleNamespace(transformer=nn.Linear(2, 2), scheduler=None)
     with mount(other) as mounted:
         assert {} == mounted.report()["sites"]
+        assert "no fast path knows Linear" in mounted.report()["reason"]
     assert "forward" not in vars(other.transformer)
