@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fuseproof.cli.abba_arms import check_plan
+from fuseproof.cli.abba_dry_run import dry_run_lines
 from fuseproof.cli.abba_options import AbbaOptions, options_from
 from fuseproof.cli.abba_view import campaign_view
 from fuseproof.cli.generate import ARGUMENTS, RememberingCommand
 from fuseproof.cli.option_fields import click_options
 from fuseproof.cli.options import json_option
-from fuseproof.errors import FuseproofError
+from fuseproof.errors import FuseproofError, UsageError
 
 if TYPE_CHECKING:
     from fuseproof.harness.analysis.campaign import CampaignAnalysis, CellAnalysis
-    from fuseproof.harness.campaign.estimates import DryRun
     from fuseproof.harness.campaign.runner import Outcome
 
 SCHEMA = "fuseproof.abba/1"
@@ -39,8 +40,9 @@ EXIT_ORDER = (EXIT_INTERRUPTED, EXIT_USAGE, EXIT_FAILED, EXIT_INVALID, EXIT_CONT
 def abba(ctx: click.Context, /, **flags: Any) -> int:
     """Run baseline and candidate in A-B-B-A order and judge the difference.
 
-    PLAN is a built-in plan (embedded, the default) or the path of a .toml file. Without a PLAN, arms given as flags or
-    commands make their own. Every slot is a fresh process; times, peak memory, outputs and hashes go to a new campaign
+    PLAN is a built-in plan (embedded, the default) or the path of a .toml file (docs/plan.md says what it may hold).
+    Without a PLAN, arms given as flags or commands make their own; --candidate alone is compared with plain generate.
+    Every slot is a fresh process; times, peak memory, outputs and hashes go to a new campaign
     folder with a report that can be pasted into a pull request.
 
     \b
@@ -122,6 +124,8 @@ def _run(options: AbbaOptions, command: list[str]) -> tuple[Path, Outcome]:
     from fuseproof.harness.machine.gpus import survey_gpus
 
     plan = options.build_plan() if options.resume is None or options.shapes_plan else None
+    if plan is not None and options.resume is None:
+        check_plan(plan)
     gpus = survey_gpus()
     with campaign_view() as observer:
         session = CampaignSession(
@@ -153,43 +157,30 @@ def _write_report(directory: Path) -> CampaignAnalysis:
 def _directory(options: AbbaOptions, name: str) -> Path:
     if options.output is None:
         return default_directory(name, datetime.now(UTC)).absolute()
-    return Path(options.output).expanduser().absolute()
+    try:
+        return Path(options.output).expanduser().absolute()
+    except RuntimeError as error:
+        raise UsageError(
+            f"--output is {options.output!r}, and there is no such home folder.",
+            next_step="Give the folder's full path.",
+        ) from error
 
 
 def _show_dry_run(options: AbbaOptions) -> int:
-    from fuseproof.harness.campaign.arms import check_arms
     from fuseproof.harness.campaign.estimates import dry_run
     from fuseproof.harness.campaign.folder import refuse_used_folder
 
     plan = options.build_plan()
-    check_arms(plan)
+    check_plan(plan)
     directory = _directory(options, plan.name)
     refuse_used_folder(directory)
     planned = dry_run(plan, directory)
     if options.as_json:
         click.echo(json.dumps(planned.to_json(), indent=2, allow_nan=False))
     else:
-        _print_dry_run(planned)
+        for line in dry_run_lines(plan, planned, _shown(directory)):
+            click.echo(line)
     return EXIT_DONE
-
-
-def _print_dry_run(planned: DryRun) -> None:
-    click.echo(f"{len(planned.slots)} slots, each a fresh process, into {_shown(planned.directory)}:")
-    for slot, command in planned.slots:
-        note = "  (warm-up, discarded)" if slot.kind == "warmup" else f"  {slot.orientation} {slot.label}"
-        click.echo(f"{slot.id}{note}")
-        overrides = [f"{name}={value}" for name, value in command.overrides.items()]
-        click.echo(f"    {shlex.join([*overrides, *command.argv])}")
-    if planned.total_s is None:
-        click.echo(f"time: unknown before the first slot; at most {planned.limit_s / 60:.0f} min by --timeout")
-    else:
-        click.echo(
-            f"time: about {planned.total_s / 60:.1f} min on two idle cores; at most {planned.limit_s / 60:.0f} min"
-        )
-    needed = "unknown before the first slot" if planned.total_mib is None else f"about {planned.total_mib:.1f} MiB"
-    free = "" if planned.free_mib is None else f"; {planned.free_mib:.0f} MiB are free"
-    click.echo(f"disk: {needed}{free}")
-    click.echo("nothing was run or written")
 
 
 def _end_interrupted(directory: Path, options: AbbaOptions) -> int:

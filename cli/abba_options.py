@@ -37,8 +37,16 @@ class AbbaOptions:
     """The flags as parsed. Building one checks every rule between flags and raises :class:`UsageError`."""
 
     plan: str | None = None
-    baseline: str | None = flag("--baseline", metavar="FLAGS", description="Flags of `generate` for the baseline.")
-    candidate: str | None = flag("--candidate", metavar="FLAGS", description="Flags of `generate` for the candidate.")
+    baseline: str | None = flag(
+        "--baseline",
+        metavar="FLAGS",
+        description="Flags of `generate` for the baseline. Left out, it is `generate` with the shared flags alone.",
+    )
+    candidate: str | None = flag(
+        "--candidate",
+        metavar="FLAGS",
+        description="Flags of `generate` for the candidate. Needed with --baseline, unless a PLAN has one.",
+    )
     baseline_command: str | None = flag(
         "--baseline-command",
         metavar="COMMAND",
@@ -93,7 +101,7 @@ class AbbaOptions:
     dry_run: bool = lone_switch("--dry-run", description="Show slots, commands, time and space; run and write nothing.")
     resume: str | None = flag("--resume", metavar="DIR", description="Go on with an interrupted campaign.")
     allow_busy: bool = lone_switch(
-        "--allow-busy", description="Start on a busy machine; disturbed slots are marked, the verdict is capped."
+        "--allow-busy", description="Start on a busy machine; disturbed slots are marked and cap the verdict."
     )
     require: str | None = flag(
         "--require", type=Name("faster"), description="Exit with 5 unless every cell's verdict is FASTER."
@@ -109,6 +117,7 @@ class AbbaOptions:
         if self.aa:
             for field in ("candidate", "candidate_command"):
                 self._refuse_both("aa", field)
+        self._refuse_lone_baseline()
         if self.resume is not None:
             for field in ("output", "dry_run"):
                 self._refuse_both("resume", field)
@@ -117,6 +126,15 @@ class AbbaOptions:
                 "--flags has no effect when both arms are commands of their own.",
                 next_step="Write the flags into both commands.",
             )
+
+    def _refuse_lone_baseline(self) -> None:
+        has_candidate = self.candidate is not None or self.candidate_command is not None
+        if self.baseline is None or has_candidate or self.aa or self.plan is not None:
+            return
+        raise UsageError(
+            "--baseline was given without --candidate, so it would be compared with nothing that was said.",
+            next_step="Add --candidate (or --candidate-command), or --aa to run the baseline as both arms.",
+        )
 
     def _refuse_both(self, first: str, second: str) -> None:
         if getattr(self, first) not in (None, False) and getattr(self, second) not in (None, False):

@@ -133,10 +133,14 @@ def _side_by_side(options: ComparePerfOptions) -> int:
 def _sglang_report(comparison: PerfComparison, dumps: list[PerfDump], options: ComparePerfOptions) -> None:
     """sglang's format has no room for our warnings, so they go to stderr; unequal work leaves no report."""
     from fuseproof.harness.perf.sglang_report import missing_stage_notes, render_sglang_report
+    from fuseproof.harness.perf.work import SPEED_FIELD
 
     if not comparison.is_equal_work and not options.is_forced:
         return
-    for warning in (*missing_stage_notes(dumps), *comparison.warnings):
+    doubts = [
+        f"{check.label}: {note}" for check in comparison.work for note in check.notes if note.field == SPEED_FIELD
+    ]
+    for warning in (*missing_stage_notes(dumps), *doubts, *comparison.warnings):
         click.echo(f"fuseproof: warning: {warning}", err=True)
     if not comparison.is_equal_work:
         click.echo(f"fuseproof: warning: {_unequal_work(comparison)}", err=True)
@@ -154,7 +158,7 @@ def _abba(options: ComparePerfOptions) -> int:
     comparison = compare_blocks(blocks, thresholds, is_forced=options.is_forced)
     _write(_json(comparison.to_json()) if options.as_json else render_abba(comparison), options.output)
     if comparison.exit_code == InvalidMeasurementError.exit_code:
-        raise InvalidMeasurementError(_invalid(comparison), next_step=FORCE_ADVICE)
+        raise InvalidMeasurementError(_invalid(comparison), next_step=_next_step(comparison))
     return comparison.exit_code
 
 
@@ -165,6 +169,12 @@ def _unequal_work(comparison: PerfComparison) -> str:
 
 def _invalid(comparison: AbbaComparison) -> str:
     return f"The blocks are invalid: {'; '.join(reason.detail for reason in comparison.verdict.reasons)}."
+
+
+def _next_step(comparison: AbbaComparison) -> str:
+    """Files in the wrong order are read again in the right one: --force is for unequal work alone."""
+    steps = [reason.next_step for reason in comparison.verdict.reasons if reason.code != "UNEQUAL_WORK"]
+    return steps[0] if steps else FORCE_ADVICE
 
 
 def _json(values: dict[str, Any]) -> str:

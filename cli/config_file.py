@@ -75,14 +75,18 @@ def read_config(path: Path) -> dict[str, Any]:
     """
     parse = PARSERS.get(path.suffix.lower())
     if parse is None:
-        raise UsageError(f"--config {path} ends in {path.suffix!r}; {FORMATS} can be read.")
+        raise UsageError(
+            f"--config {path} ends in {path.suffix!r}; {FORMATS} can be read.", next_step="Give a file in one of these."
+        )
     text = _read_text(path)
     try:
         table = parse(text)
     except DuplicateKeyError as error:
-        raise UsageError(f"{path}: {error}.") from error
-    except (tomllib.TOMLDecodeError, json.JSONDecodeError, yaml.YAMLError, RecursionError) as error:
-        raise FuseproofError(f"{path} is not valid {path.suffix[1:].upper()}: {_one_line(error)}.") from error
+        raise UsageError(f"{path}: {error}.", next_step="Write each key once, as a plain word.") from error
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        raise FuseproofError(
+            f"{path} is not valid {path.suffix[1:].upper()}: {_one_line(error)}.", next_step="Correct the file."
+        ) from error
     if table is None:
         return {}
     if not isinstance(table, dict):
@@ -92,7 +96,9 @@ def read_config(path: Path) -> dict[str, Any]:
     spelled = [str(key).replace("-", "_") for key in table]
     for name in spelled:
         if spelled.count(name) > 1:
-            raise UsageError(f"{path}: {name!r} stands twice, once with - and once with _.")
+            raise UsageError(
+                f"{path}: {name!r} stands twice, once with - and once with _.", next_step="Keep one of them."
+            )
     return {str(key): value for key, value in table.items()}
 
 
@@ -100,12 +106,15 @@ def _convert(context: click.Context, parameter: click.Parameter, value: Any, pat
     takes_many = bool(getattr(parameter, "multiple", False))
     values = value if isinstance(value, list) else [value]
     if isinstance(value, list) and not takes_many:
-        raise UsageError(f"{path}: {key!r} is a list; it takes one value.")
+        raise UsageError(f"{path}: {key!r} is a list; it takes one value.", next_step="Keep one value.")
     texts = [_as_typed(item, path, key) for item in values]
     try:
         return parameter.type_cast_value(context, texts if takes_many else texts[0])
     except click.BadParameter as error:
-        raise UsageError(f"{path}: {key!r}: {error.message.rstrip('.')}.") from error
+        raise UsageError(
+            f"{path}: {key!r}: {error.message.rstrip('.')}.",
+            next_step=f"Correct it; `{context.command_path} --help` says what {key} takes.",
+        ) from error
 
 
 def _as_typed(value: Any, path: str, key: str) -> str:
@@ -116,7 +125,12 @@ def _as_typed(value: Any, path: str, key: str) -> str:
         raise UsageError(
             f"{path}: {key!r} is {kind}.", next_step="Write text, a number, true or false; or drop the key."
         )
-    return str(value)
+    try:
+        return str(value)
+    except ValueError as error:  # Python prints no integer of more than 4,300 digits
+        raise UsageError(
+            f"{path}: {key!r} is a number of too many digits.", next_step="Write a number in the flag's range."
+        ) from error
 
 
 def _read_text(path: Path) -> str:
@@ -125,13 +139,19 @@ def _read_text(path: Path) -> str:
             content = stream.read(LARGEST_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise FuseproofError(f"--config {path} cannot be read: {reason}.") from error
+        raise FuseproofError(
+            f"--config {path} cannot be read: {reason}.", next_step=f"Give a file that ends in one of {FORMATS}."
+        ) from error
     if len(content) > LARGEST_FILE_BYTES:
-        raise FuseproofError(f"--config {path} is larger than {LARGEST_FILE_BYTES // 1024} KiB.")
+        raise FuseproofError(
+            f"--config {path} is larger than {LARGEST_FILE_BYTES // 1024} KiB.", next_step="Check that it is the one."
+        )
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise FuseproofError(f"--config {path} is not UTF-8: byte {error.start} cannot be decoded.") from error
+        raise FuseproofError(
+            f"--config {path} is not UTF-8: byte {error.start} cannot be decoded.", next_step="Save the file as UTF-8."
+        ) from error
 
 
 def _parse_yaml(text: str) -> Any:
@@ -156,7 +176,7 @@ def _mapping_without_duplicates(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, A
 def _one_line(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
-    return " ".join(str(error).split()).rstrip(".")
+    return " ".join(str(error).split(";")[0].split()).rstrip(".")
 
 
 PARSERS: dict[str, Callable[[str], Any]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from fuseproof.cli.generate_options import EXCLUSIVE_GROUPS, GenerateOptions
 from fuseproof.cli.hash_seed import restart_with_fixed_hash_seed
 from fuseproof.cli.option_fields import click_options
 from fuseproof.cli.options import json_option
+from fuseproof.cli.termination import sigterm_raises
 
 ARGUMENTS = "fuseproof.generate.arguments"
 
@@ -41,9 +43,10 @@ def generate(ctx: click.Context, /, **flags: Any) -> int:
     \b
     fuseproof generate --prompt "a red panda" --seed 42 --perf-dump-path perf.json
     """
-    options = options_of(ctx, flags)
-    restart_with_fixed_hash_seed("generate", ctx.meta[ARGUMENTS])
-    dump = _generate(options)
+    with sigterm_raises():
+        options = options_of(ctx, flags)
+        restart_with_fixed_hash_seed("generate", ctx.meta[ARGUMENTS])
+        dump = _generate(options)
     if options.as_json:
         click.echo(json.dumps(dump, indent=2, allow_nan=False))
     else:
@@ -102,13 +105,20 @@ def _generate(options: GenerateOptions) -> dict[str, Any]:
                 dump = execute(job, observer, saved.append)
             if dump_path is not None:
                 write_perf_dump(dump_path, dump)
-        finally:
-            for path in [] if options.as_json else saved:
-                click.echo(f"Output saved to {path}")
+        except BaseException:
+            with contextlib.suppress(OSError):  # a stdout that is full or gone must not hide why the run failed
+                _say_saved(options, saved)
+            raise
+    _say_saved(options, saved)  # the run is done and its dump stands, whatever becomes of stdout
     if options.log_level != "error":
         for warning in dump["warnings"]:
             click.echo(f"fuseproof: warning: {warning}", err=True)
     return dump
+
+
+def _say_saved(options: GenerateOptions, saved: list[Path]) -> None:
+    for path in [] if options.as_json else saved:
+        click.echo(f"Output saved to {path}")
 
 
 def _say_kept(path: Path) -> None:

@@ -94,9 +94,14 @@ def _check_unreleased(options: GenerateOptions) -> None:
 
 
 def _check_prompts(options: GenerateOptions) -> None:
-    if options.prompt and options.prompt_path:
+    if options.prompt and options.prompt_path is not None:
         raise UsageError("--prompt and --prompt-path were both given.", next_step="Give one of them.")
-    if not options.prompt and not options.prompt_path:
+    if options.prompt_path is not None and not options.prompt_path.strip():
+        raise UsageError(
+            f"--prompt-path is {options.prompt_path!r}; it must name a file.",
+            next_step="Give a text file with one prompt per line, or use --prompt.",
+        )
+    if not options.prompt and options.prompt_path is None:
         raise UsageError(
             "nothing to generate: neither --prompt nor --prompt-path was given.",
             next_step='Add --prompt "a red panda", or --prompt-path FILE with one prompt per line.',
@@ -111,7 +116,10 @@ def _check_prompts(options: GenerateOptions) -> None:
 
 def _check_device(options: GenerateOptions) -> None:
     if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", options.device):
-        raise UsageError(f"--device is {options.device!r}; it must be auto, cpu, cuda or cuda:N.")
+        raise UsageError(
+            f"--device is {options.device!r}; it must be auto, cpu, cuda or cuda:N.",
+            next_step="Drop --device; auto takes the first GPU, or the CPU where there is none.",
+        )
     if options.device == "cpu" and options.generator_device == "cuda":
         raise UsageError(
             "--generator-device cuda needs a CUDA device, but --device is cpu.", next_step="Use --generator-device cpu."
@@ -154,7 +162,10 @@ def _check_warmup(options: GenerateOptions) -> None:
 def _parse_resolution(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"([0-9]{1,5})[xX×]([0-9]{1,5})", text)
     if match is None:
-        raise UsageError(f"--warmup-resolutions is {text!r}; it must be WIDTHxHEIGHT, such as 1024x1024.")
+        raise UsageError(
+            f"--warmup-resolutions is {text!r}; it must be WIDTHxHEIGHT, such as 1024x1024.",
+            next_step="Drop it to warm the size of the request.",
+        )
     return int(match[1]), int(match[2])
 
 
@@ -174,10 +185,16 @@ def _check_output(options: GenerateOptions) -> None:
         )
     path = options.output_file_path
     if path is not None and (not path.strip() or path.endswith(("/", "\\")) or PurePath(path).name in ("", "..")):
-        raise UsageError(f"--output-file-path is {path!r}; it must end in a file name.")
+        raise UsageError(
+            f"--output-file-path is {path!r}; it must end in a file name.",
+            next_step="Use a path such as outputs/panda.png, or --output-path for the folder alone.",
+        )
     fixed = options.fixed_file_name
     if fixed is not None and (fixed in (".png", "..png") or len(fixed.encode("utf-8", "surrogateescape")) > 250):
-        raise UsageError(f"the output file name {fixed[:40]!r} is empty or longer than 250 bytes.")
+        raise UsageError(
+            f"the output file name {fixed[:40]!r} is empty or longer than 250 bytes.",
+            next_step="Use a shorter name, or drop it: one is made from the prompt.",
+        )
     if fixed is not None and PurePath(fixed.removesuffix(".png")).suffix.lower() in OTHER_FORMATS:
         raise UsageError(
             f"the output file name {fixed.removesuffix('.png')!r} does not end in .png, the only format written.",

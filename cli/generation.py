@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -21,7 +22,9 @@ from fuseproof.cli.generate_options import WARMUP_SYNTHETIC_PROMPT, GenerateOpti
 from fuseproof.cli.hash_seed import hash_seed_record, hash_seed_warning
 from fuseproof.cli.image_inputs import ImageInput, read_image_input
 from fuseproof.cli.output_names import (
+    check_distinct,
     check_dump_path,
+    check_file_name,
     check_writable,
     create_folder,
     default_file_name,
@@ -29,6 +32,7 @@ from fuseproof.cli.output_names import (
 )
 from fuseproof.cli.perf_record import OutputRecord, RequestRecord, RunRecord, assemble
 from fuseproof.cli.prompts import read_prompts
+from fuseproof.cli.thread_count import thread_count_warning
 from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.harness.machine.environment import describe
 from fuseproof.harness.media.files import array_sha256, degenerate_reason, file_sha256, write_png
@@ -37,7 +41,7 @@ from fuseproof.pipelines.embedded import PREFIX, ResolvedModel, resolve_model
 from fuseproof.pipelines.families import FAMILIES, Family, refuse_ids_of_later_families
 from fuseproof.pipelines.libraries import silence_libraries
 from fuseproof.pipelines.progress import ProgressObserver
-from fuseproof.pipelines.requests import GenerationRequest, validate_request
+from fuseproof.pipelines.requests import GenerationRequest, nearest_sizes, validate_request
 
 if TYPE_CHECKING:
     from fuseproof.pipelines.session import GenerationResult, Session
@@ -92,10 +96,25 @@ def check_destinations(options: GenerateOptions, output_bytes: int) -> None:
     if options.saves_output:
         flag = "--output-path" if options.output_file_path is None else "--output-file-path in"
         check_writable(options.output_folder, output_bytes, flag)
-        if options.fixed_file_name is not None and (options.output_folder / options.fixed_file_name).is_dir():
-            raise UsageError(f"the output file {options.output_folder / options.fixed_file_name} is a folder.")
+        if options.fixed_file_name is not None:
+            check_file_name(options.output_folder / options.fixed_file_name, "the output file")
     if options.perf_dump_path is not None:
         check_dump_path(Path(options.perf_dump_path), DUMP_BYTES)
+    _check_distinct_files(options)
+
+
+def _check_distinct_files(options: GenerateOptions) -> None:
+    """No output may replace what the run reads, and the dump may not replace the image."""
+    inputs: dict[str, list[Path | None]] = {
+        "--config": [None if options.config is None else Path(options.config)],
+        "--prompt-path": [None if options.prompt_path is None else Path(options.prompt_path)],
+        "--image-path": [Path(source) for source in options.image_path if "://" not in source],
+    }
+    is_named = options.saves_output and options.fixed_file_name is not None
+    image = options.output_folder / str(options.fixed_file_name) if is_named else None
+    dump = None if options.perf_dump_path is None else Path(options.perf_dump_path)
+    check_distinct(image, "the output file", inputs)
+    check_distinct(dump, "--perf-dump-path", {**inputs, "the output file": [image]})
 
 
 def execute(job: Job, observer: ProgressObserver, on_saved: Callable[[Path], None]) -> dict[str, Any]:
@@ -135,6 +154,11 @@ def to_pixels(image: npt.NDArray[np.float32]) -> Pixels:
     return pixels
 
 
+def _nearest(side: int, family: Family) -> int:
+    nearest = nearest_sizes(side, family)
+    return side if side in nearest else nearest[-1]
+
+
 def _check_family(options: GenerateOptions, family: Family) -> None:
     if options.image_path and not family.takes_image:
         raise UsageError(
@@ -145,9 +169,15 @@ def _check_family(options: GenerateOptions, family: Family) -> None:
         return
     for flag, frames in (("--num-frames", options.num_frames), ("--warmup-num-frames", options.warmup_num_frames)):
         if frames not in (None, 1):
-            raise UsageError(f"{flag} is {frames}, but {family.title} makes single images; only 1 is possible.")
+            raise UsageError(
+                f"{flag} is {frames}, but {family.title} makes single images; only 1 is possible.",
+                next_step=f"Drop {flag}; this release has no video model.",
+            )
     if options.fps is not None:
-        raise UsageError(f"--fps is {options.fps:g}, but {family.title} makes single images, which have no frame rate.")
+        raise UsageError(
+            f"--fps is {options.fps:g}, but {family.title} makes single images, which have no frame rate.",
+            next_step="Drop --fps; this release has no video model.",
+        )
 
 
 def _expected_family(model_path: str) -> Family | None:
@@ -165,9 +195,24 @@ def _plan(
     _check_family(options, family)
     requests = tuple(_request(options, prompt, family) for prompt in prompts)
     warmups = _warmup_requests(options, requests[0])
-    for request in (*requests, *warmups):
+    for request in requests:
         validate_request(request, family, checkpoint)
+    for request in warmups:
+        _validate_warmup(request, family, checkpoint)
     return requests, warmups
+
+
+def _validate_warmup(request: GenerationRequest, family: Family, checkpoint: Checkpoint | None) -> None:
+    """The timed requests have passed, so only a warm-up's own size can be wrong."""
+    try:
+        validate_request(request, family, checkpoint)
+    except UsageError as error:
+        width, height = _nearest(request.width, family), _nearest(request.height, family)
+        fits = width * height <= family.maximum_pixels
+        raise UsageError(
+            f"--warmup-resolutions {request.width}x{request.height}: {error.message}",
+            next_step=f"Use --warmup-resolutions {width}x{height}." if fits else "Use a smaller --warmup-resolutions.",
+        ) from error
 
 
 def _request(options: GenerateOptions, prompt: str, family: Family) -> GenerationRequest:
@@ -284,8 +329,7 @@ def _dump(job: Job, session: Session, finished: list[Finished], machine: Mapping
         *session.warnings,
         *(text for one in finished for text in one.warnings),
     ]
-    if (about_hashing := hash_seed_warning()) is not None:
-        found.append(about_hashing)
+    found += [text for text in (hash_seed_warning(), thread_count_warning(os.environ)) if text is not None]
     run = RunRecord(
         model=job.options.model_path,
         config=_config(job, session),

@@ -25,8 +25,9 @@ def restart_with_fixed_hash_seed(command: str, arguments: Sequence[str]) -> None
         return
     os.environ["PYTHONHASHSEED"] = FIXED_SEED
     os.environ[MARKER] = "1"
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 

@@ -19,6 +19,7 @@ LARGEST_IMAGE_PIXELS = 64_000_000
 SILENCE_LIMIT_S = 15.0
 FETCH_LIMIT_S = 60.0
 CHUNK_BYTES = 1 << 16
+IMAGE_STEP = "Give a whole PNG, JPEG or WebP file, or its http(s) address."
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def _read(path: Path, shown: str) -> bytes:
             content = stream.read(LARGEST_IMAGE_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise FuseproofError(f"--image-path {shown} cannot be read: {reason}.") from error
+        raise FuseproofError(f"--image-path {shown} cannot be read: {reason}.", next_step=IMAGE_STEP) from error
     if len(content) > LARGEST_IMAGE_BYTES:
         raise _too_large(shown)
     return content
@@ -67,7 +68,7 @@ def _read(path: Path, shown: str) -> bytes:
 
 def _fetch(url: str, shown: str) -> bytes:
     if urlsplit(url).scheme not in ("http", "https"):
-        raise UsageError(f"--image-path {shown} is neither a file nor an http(s) URL.")
+        raise UsageError(f"--image-path {shown} is neither a file nor an http(s) URL.", next_step=IMAGE_STEP)
     deadline = time.monotonic() + FETCH_LIMIT_S
     chunks: list[bytes] = []
     size = 0
@@ -82,7 +83,9 @@ def _fetch(url: str, shown: str) -> bytes:
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"not finished after {FETCH_LIMIT_S:g} s")
     except urllib.error.HTTPError as error:
-        raise FuseproofError(f"--image-path {shown} answered {error.code} {error.reason}.") from error
+        raise FuseproofError(
+            f"--image-path {shown} answered {error.code} {error.reason}.", next_step="Check the address."
+        ) from error
     except (OSError, ValueError, EOFError) as error:
         reason = getattr(error, "reason", None) or error
         raise FuseproofError(
@@ -95,7 +98,7 @@ def _decode(content: bytes, shown: str) -> tuple[int, int, str]:
     from PIL import Image, UnidentifiedImageError
 
     if not content:
-        raise FuseproofError(f"--image-path {shown} is empty.")
+        raise FuseproofError(f"--image-path {shown} is empty.", next_step=IMAGE_STEP)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
@@ -103,18 +106,21 @@ def _decode(content: bytes, shown: str) -> tuple[int, int, str]:
                 if image.width * image.height > LARGEST_IMAGE_PIXELS:
                     raise FuseproofError(
                         f"--image-path {shown} is {image.width}x{image.height}, more than "
-                        f"{LARGEST_IMAGE_PIXELS // 10**6} megapixels."
+                        f"{LARGEST_IMAGE_PIXELS // 10**6} megapixels.",
+                        next_step="Give a smaller image.",
                     )
                 image.load()
                 return image.width, image.height, image.mode
     except UnidentifiedImageError as error:
         is_html = content.lstrip()[:1] == b"<" and b"svg" not in content[:512]
         kind = "an HTML page, not an image" if is_html else "not an image that can be decoded"
-        raise FuseproofError(f"--image-path {shown} is {kind}.") from error
+        raise FuseproofError(f"--image-path {shown} is {kind}.", next_step=IMAGE_STEP) from error
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         reason = " ".join(str(error).split()).rstrip(".")
-        raise FuseproofError(f"--image-path {shown} is a broken image: {reason}.") from error
+        raise FuseproofError(f"--image-path {shown} is a broken image: {reason}.", next_step=IMAGE_STEP) from error
 
 
 def _too_large(shown: str) -> FuseproofError:
-    return FuseproofError(f"--image-path {shown} is larger than {LARGEST_IMAGE_BYTES // 2**20} MiB.")
+    return FuseproofError(
+        f"--image-path {shown} is larger than {LARGEST_IMAGE_BYTES // 2**20} MiB.", next_step="Give a smaller image."
+    )

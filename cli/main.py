@@ -6,7 +6,10 @@ torch, triton, diffusers or pydantic. The one-line helps stand here because clic
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,9 +17,11 @@ from typing import NamedTuple
 import click
 
 from fuseproof import __version__
+from fuseproof.cli.termination import Terminated
 from fuseproof.errors import FuseproofError
 
 INTERRUPTED_EXIT_CODE = 130
+TERMINATED_EXIT_CODE = 143
 
 
 class Command(NamedTuple):
@@ -31,7 +36,9 @@ COMMANDS: dict[str, Command] = {
     "compare-perf": Command(
         "compare_perf", "compare_perf", "Compare perf dumps, ours or sglang's; the first is the baseline."
     ),
-    "compare-media": Command("compare_media", "compare_media", "Compare two images or folders: bytes, pixels, then metrics."),
+    "compare-media": Command(
+        "compare_media", "compare_media", "Compare two images or folders: bytes, pixels, then metrics."
+    ),
     "report": Command("report", "report", "Render a campaign's report again from its folder."),
     "models": Command("models", "models", "List and describe model families; write tiny checkpoints."),
     "doctor": Command("doctor", "doctor", "Say what this machine can run and measure."),
@@ -68,6 +75,23 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code; ``arguments`` default to ``sys.argv[1:]``."""
+    if arguments is None:
+        _hold_standard_descriptors()
+    if sys.stdout is None:
+        return report_error(
+            FuseproofError(
+                "standard output is closed, so no result can be shown.", next_step="Redirect it, even to /dev/null."
+            )
+        )
+    try:
+        return _run(arguments)
+    except OSError as error:
+        return _report_lost_output(error)
+    except SystemExit:  # click's silent answer to a broken pipe, and in this mode to nothing else
+        return _say_output_lost(os.strerror(errno.EPIPE))
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     try:
         result = cli.main(args=arguments, prog_name="fuseproof", standalone_mode=False)
     except click.exceptions.Abort:
@@ -83,10 +107,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return report_error(error)
     except ModuleNotFoundError as error:
         return _report_missing_library(error)
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 1
+    except Terminated:
+        click.echo("fuseproof: terminated", err=True)
+        return TERMINATED_EXIT_CODE
     return result if isinstance(result, int) else 0
+
+
+def _hold_standard_descriptors() -> None:
+    """Where the caller closed one of the first three descriptors, the next file would get it, and stray prints too."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
 
 
 def report_error(error: FuseproofError) -> int:
@@ -113,6 +146,39 @@ def _report_missing_library(error: ModuleNotFoundError) -> int:
         next_step="pip install fuseproof installs everything; `fuseproof doctor` lists what is missing.",
     )
     return report_error(missing)
+
+
+def _report_lost_output(error: OSError) -> int:
+    """Printing failed: the disk behind stdout is full, or its reader is gone. Any other OSError is a bug of ours."""
+    where = error.__traceback__
+    while where is not None and where.tb_next is not None:
+        where = where.tb_next
+    was_printing = where is not None and where.tb_frame.f_globals.get("__name__") == "click.utils"
+    if not was_printing:
+        raise error
+    return _say_output_lost(error.strerror or str(error))
+
+
+def _say_output_lost(reason: str) -> int:
+    _drop_buffered_output()
+    lost = FuseproofError(
+        f"the result could not be printed: {reason}.",
+        next_step="Redirect standard output to a file with space; files that the run wrote are whole.",
+    )
+    with contextlib.suppress(OSError):  # stderr may be the one that is full
+        report_error(lost)
+    return lost.exit_code
+
+
+def _drop_buffered_output() -> None:
+    """What is buffered can never be written; Python would try again at exit and end in a traceback."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            os.dup2(null, stream.fileno())
+    os.close(null)
 
 
 def _interrupted() -> int:

@@ -10,6 +10,16 @@ import click
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
+class Boolean(click.types.BoolParamType):
+    """Click's own words for true and false, without the empty one: an unset shell variable is no decision."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bool:
+        """Return the boolean that ``value`` says."""
+        if isinstance(value, str) and not value.strip():
+            self.fail(f"{value!r} is not a valid boolean; write true or false.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def bool_option(
     *names: str, default: bool | None = False, description: str, **extra: Any
 ) -> Callable[[Decorated], Decorated]:
@@ -18,7 +28,7 @@ def bool_option(
         *names,
         is_flag=False,
         flag_value="true",
-        type=click.BOOL,
+        type=Boolean(),
         default=default,
         metavar="[BOOL]",
         help=description,

@@ -8,13 +8,18 @@ import re
 import shutil
 import tempfile
 import unicodedata
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
 from fuseproof.errors import FuseproofError, UsageError
+from fuseproof.harness.perf.dump import special_kind
 
 PROMPT_CHARACTERS = 100
 LONGEST_NAME = 150
+LONGEST_SUFFIX = ".previous-99"
+"""What a dump's name must leave room for while an earlier one is set aside."""
+NAME_SHOWN = 60
 
 
 def default_file_name(prompt: str, identity: str, moment: datetime) -> str:
@@ -48,7 +53,9 @@ def check_writable(folder: Path, needed_bytes: int, flag: str) -> None:
     try:
         nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
         if not nearest.is_dir():
-            raise UsageError(f"{flag} {folder} cannot be a folder: {nearest} is a file.")
+            raise UsageError(
+                f"{flag} {folder} cannot be a folder: {nearest} is a file.", next_step="Choose another folder."
+            )
         with tempfile.TemporaryFile(dir=nearest):
             free_bytes = shutil.disk_usage(nearest).free
     except (OSError, ValueError) as error:
@@ -62,12 +69,49 @@ def check_writable(folder: Path, needed_bytes: int, flag: str) -> None:
 
 
 def check_dump_path(path: Path, needed_bytes: int) -> None:
-    """The same for a perf dump, which must not be an existing folder."""
-    if path.is_dir():
-        raise UsageError(f"--perf-dump-path {path} is a folder; it must be a file.", next_step=f"Use {path}/perf.json.")
+    """The same for a perf dump, which must be a regular file or nothing yet, under a name that the system can hold."""
+    check_file_name(path, "--perf-dump-path")
+    check_writable(path.resolve().parent if path.is_symlink() else path.parent, needed_bytes, "--perf-dump-path in")
+
+
+def check_file_name(path: Path, flag: str) -> None:
+    """Raise :class:`UsageError` for a path that no regular file stands at and none can: a device, a name too long."""
     if path.name in ("", ".."):
-        raise UsageError(f"--perf-dump-path {str(path)!r} is not a file name.")
-    check_writable(path.parent, needed_bytes, "--perf-dump-path in")
+        raise UsageError(f"{flag} {path} is a folder; it must be a file.", next_step="Add a file name to it.")
+    try:
+        kind = special_kind(path)
+        special_kind(path.with_name(path.name + LONGEST_SUFFIX))
+    except (OSError, ValueError) as error:
+        if isinstance(error, PermissionError):
+            return  # the folder itself is judged by check_writable
+        name = path.name if len(path.name) <= NAME_SHOWN else f"{path.name[:NAME_SHOWN]}…"
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(
+            f"{flag} {name!r} cannot name a file: {reason}.", next_step="Choose another, shorter name."
+        ) from error
+    if kind == "a folder":
+        raise UsageError(f"{flag} {path} is a folder; it must be a file.", next_step="Add a file name to it.")
+    if kind is not None:
+        raise UsageError(f"{flag} {path} is {kind}; it must be a regular file.", next_step="Choose another file.")
+
+
+def check_distinct(output: Path | None, flag: str, others: Mapping[str, Sequence[Path | None]]) -> None:
+    """Refuse an ``output`` that is the same file as one of ``others``, whatever links and spellings lead there."""
+    for other_flag, paths in others.items():
+        for other in paths:
+            if output is not None and other is not None and _is_same_file(output, other):
+                raise UsageError(
+                    f"{flag} {output} is the same file as {other_flag} {other}.", next_step="Give each its own file."
+                )
+
+
+def _is_same_file(first: Path, second: Path) -> bool:
+    try:
+        if first.exists() and second.exists():
+            return first.samefile(second)
+        return first.resolve() == second.resolve()
+    except (OSError, ValueError, RuntimeError):
+        return False  # a path that cannot be looked up is refused by whoever reads or writes it
 
 
 def create_folder(folder: Path, flag: str) -> None:

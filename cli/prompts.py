@@ -29,7 +29,9 @@ def read_prompt_file(path: Path) -> tuple[str, ...]:
             f"--prompt-path {path} cannot be read: {reason}.", next_step="Give a text file with one prompt per line."
         ) from error
     if len(content) > LARGEST_FILE_BYTES:
-        raise FuseproofError(f"--prompt-path {path} is larger than {LARGEST_FILE_BYTES // 2**20} MiB.")
+        raise FuseproofError(
+            f"--prompt-path {path} is larger than {LARGEST_FILE_BYTES // 2**20} MiB.", next_step="Split the file."
+        )
     prompts = tuple(line.strip() for line in _decode(path, content).split("\n") if line.strip())
     if not prompts:
         raise FuseproofError(f"--prompt-path {path} holds no prompt.", next_step="Write one prompt per line.")

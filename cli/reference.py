@@ -29,6 +29,7 @@ _EXIT_CODES = """\
 | 5 | a required verdict was not reached |
 | 6 | invalid: what was measured proves nothing (unequal work, a busy device, a fallback) |
 | 130 | interrupted |
+| 143 | ended by SIGTERM (`generate`); nothing is left half-written |
 
 Where several apply: 130, 2, 1, 6, 4, 3, 5."""
 

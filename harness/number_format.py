@@ -31,6 +31,15 @@ def seconds(value: float | None) -> str:
     return number(value, 4)
 
 
+def short_duration(value_s: float) -> str:
+    """A short time with a unit that suits it: ``40 ns``, ``2.5 µs``, ``10 ms``."""
+    factor, unit = next(
+        ((factor, unit) for factor, unit in ((1e9, "ns"), (1e6, "µs"), (1e3, "ms")) if value_s * factor < 999.5),
+        (1.0, "s"),
+    )
+    return f"{value_s * factor:.3g} {unit}"
+
+
 def percent(share: float | None, digits: int = 2) -> str:
     """A share (0.0607) as ``6.07%``, the form of the per-block cells."""
     return MISSING if share is None or not math.isfinite(share) else f"{number(100.0 * share, digits)}%"

@@ -15,6 +15,7 @@ from typing import Any
 
 from fuseproof.errors import FuseproofError
 from fuseproof.pipelines.families import Component, Family, family_of_pipeline_class
+from fuseproof.pipelines.regular_files import open_regular
 from fuseproof.pipelines.weight_files import WeightFile, foreign_contents, read_weight_file
 
 MODEL_INDEX = "model_index.json"
@@ -25,8 +26,46 @@ CONFIG_NAMES = {
 }
 TOKENIZER_FILES: tuple[tuple[str, ...], ...] = (("tokenizer.json",), ("vocab.json", "merges.txt"))
 WEIGHTS_STEM = {"diffusers": "diffusion_pytorch_model", "transformers": "model"}
+FLOATING_DTYPES = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2", "F8_E8M0")
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 NAMES_SHOWN = 4
+
+
+@dataclass(frozen=True)
+class NumberRule:
+    """What the number under one key of a component's config must be; ``required`` where absence means null."""
+
+    key: str
+    expected: str
+    is_whole: bool = False
+    is_positive: bool = False
+    is_nonzero: bool = False
+    required: bool = False
+
+    def allows(self, value: object) -> bool:
+        """Whether ``value``, as JSON gave it, can be computed with."""
+        if isinstance(value, bool) or not isinstance(value, int if self.is_whole else int | float):
+            return False
+        is_usable = -LARGEST_NUMBER <= value <= LARGEST_NUMBER  # false for NaN too
+        return is_usable and not (self.is_positive and value <= 0) and not (self.is_nonzero and value == 0)
+
+
+LARGEST_NUMBER = 1e9
+CONFIG_NUMBERS: Mapping[str, tuple[NumberRule, ...]] = MappingProxyType(
+    {
+        "FlowMatchEulerDiscreteScheduler": (
+            NumberRule("shift", "a positive number", is_positive=True),
+            NumberRule("base_shift", "a number"),
+            NumberRule("max_shift", "a number"),
+            NumberRule("base_image_seq_len", "a positive whole number", is_whole=True, is_positive=True),
+            NumberRule("max_image_seq_len", "a positive whole number", is_whole=True, is_positive=True),
+        ),
+        "AutoencoderKL": (
+            NumberRule("scaling_factor", "a number other than 0", is_nonzero=True),
+            NumberRule("shift_factor", "a number", required=True),
+        ),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -135,7 +174,9 @@ def _check_component_folder(folder: Path, name: str, component: Component, class
         path = folder / name / config_name
         if not path.is_file():
             raise _unreadable(f"{name}/{config_name} is missing in {folder}.")
-        _check_own_class(_read_json_object(path, folder), class_name, _shown(path, folder), folder)
+        config = _read_json_object(path, folder)
+        _check_own_class(config, class_name, _shown(path, folder), folder)
+        _check_numbers(config, class_name, _shown(path, folder), folder)
     if component.kind == "tokenizer":
         _check_tokenizer_files(folder, name)
 
@@ -144,10 +185,24 @@ def _check_own_class(config: Mapping[str, Any], class_name: str, shown: str, fol
     """A component's config often names its class too; the libraries load another one without a word."""
     for key in ("_class_name", "architectures"):
         named = config.get(key) or class_name
-        if class_name not in ([named] if isinstance(named, str) else named):
+        if class_name not in (named if isinstance(named, list) else [named]):
             raise _unreadable(
                 f"{shown} in {folder} has {key} {json.dumps(named)}, but {MODEL_INDEX} says {class_name}."
             )
+
+
+def _check_numbers(config: Mapping[str, Any], class_name: str, shown: str, folder: Path) -> None:
+    """The few numbers that a pipeline takes from a config and computes with, without looking at them itself."""
+    for rule in CONFIG_NUMBERS.get(class_name, ()):
+        if rule.key not in config and not rule.required:
+            continue
+        value = config.get(rule.key)
+        if not rule.allows(value):
+            seen = f"has {rule.key} {json.dumps(value)[:40]}" if rule.key in config else f"lacks {rule.key}"
+            raise _unreadable(f"{shown} in {folder} {seen}; {rule.expected} was expected.")
+    base, largest = config.get("base_image_seq_len", 256), config.get("max_image_seq_len", 4096)
+    if class_name in CONFIG_NUMBERS and base == largest:
+        raise _unreadable(f"{shown} in {folder} has base_image_seq_len and max_image_seq_len {base}; they must differ.")
 
 
 def _check_tokenizer_files(folder: Path, name: str) -> None:
@@ -167,7 +222,9 @@ def _weight_files(folder: Path, name: str, component: Component) -> Iterator[Wei
     if is_sharded:
         yield from _shards(folder, index)
     elif single.is_file():
-        yield read_weight_file(single, _shown(single, folder))
+        file = read_weight_file(single, _shown(single, folder))
+        _refuse_non_floating(file, folder)
+        yield file
     else:
         raise _no_weights(folder, name, single.name)
 
@@ -195,7 +252,19 @@ def _shards(folder: Path, index_path: Path) -> Iterator[WeightFile]:
         absent = sorted(tensors_of[shard] - set(file.tensors))
         if absent:
             raise _unreadable(f"{_shown(file.path, folder)} lacks what {shown_index} promises: {_some(absent)}.")
+        _refuse_non_floating(file, folder)
         yield file
+
+
+def _refuse_non_floating(file: WeightFile, folder: Path) -> None:
+    """The libraries would cast integers and complex numbers to the run's dtype, and lose what they stand for."""
+    for tensor, entry in file.tensors.items():
+        if entry.dtype not in FLOATING_DTYPES:
+            raise FuseproofError(
+                f"{_shown(file.path, folder)} in {folder} holds tensor {tensor!r} as {entry.dtype}; "
+                f"one of {', '.join(FLOATING_DTYPES)} was expected.",
+                next_step="Use a checkpoint with floating-point weights; quantised ones do not run in this release.",
+            )
 
 
 def _no_weights(folder: Path, name: str, expected: str) -> FuseproofError:
@@ -217,7 +286,9 @@ def _no_model_index(folder: Path) -> FuseproofError:
         return _unreadable(f"There is no model folder {folder}.")
     if (folder / "config.json").is_file():
         config = _read_json_object(folder / "config.json", folder)
-        kind = config.get("_class_name") or (config.get("architectures") or ["one component"])[0]
+        named = config.get("_class_name") or config.get("architectures")
+        named = named[0] if isinstance(named, list) and named else named
+        kind = named if isinstance(named, str) and named else "one component"
         return FuseproofError(
             f"{folder} holds a single component ({kind}), not a pipeline: it has no {MODEL_INDEX}.",
             next_step="Pass the folder above it, the one with model_index.json.",
@@ -229,7 +300,8 @@ def _read_json_object(path: Path, folder: Path) -> dict[str, Any]:
     shown = _shown(path, folder)
     _refuse_foreign_contents(path, folder)
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        with open_regular(path) as file:
+            value = json.loads(file.read().decode("utf-8"))
     except OSError as error:
         raise _unreadable(f"{shown} in {folder} cannot be read: {error.strerror or error}.") from error
     except json.JSONDecodeError as error:
@@ -237,6 +309,9 @@ def _read_json_object(path: Path, folder: Path) -> dict[str, Any]:
         raise _unreadable(f"{shown} in {folder} is not valid JSON: {error.msg} at {where}.") from error
     except UnicodeDecodeError as error:
         raise _unreadable(f"{shown} in {folder} is not UTF-8 text (byte {error.start}).") from error
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error).split(";")[0]
+        raise _unreadable(f"{shown} in {folder} is not usable JSON: {reason}.") from error
     if not isinstance(value, dict):
         raise _unreadable(f"{shown} in {folder} holds {json.dumps(value)[:40]}; a JSON object was expected.")
     if not value:
@@ -247,7 +322,7 @@ def _read_json_object(path: Path, folder: Path) -> dict[str, Any]:
 def _refuse_foreign_contents(path: Path, folder: Path) -> None:
     shown = _shown(path, folder)
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             start = file.read(512)
     except OSError as error:
         raise _unreadable(f"{shown} in {folder} cannot be read: {error.strerror or error}.") from error

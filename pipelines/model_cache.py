@@ -26,6 +26,7 @@ from safetensors import SafetensorError
 
 from fuseproof.errors import FuseproofError
 from fuseproof.pipelines.content_hash import folder_sha256
+from fuseproof.pipelines.regular_files import open_regular
 
 CACHE_VARIABLE = "FUSEPROOF_CACHE_DIR"
 SHAPING_LIBRARIES = ("diffusers", "transformers", "tokenizers", "safetensors", "numpy")
@@ -137,6 +138,8 @@ def damage(entry: Path) -> str | None:
     try:
         stored = _stored_hash(entry)
         found = folder_sha256(entry / "model")
+    except RecursionError:
+        return "its manifest is nested too deeply"
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"its manifest or files cannot be read ({error})"
     return None if found == stored else f"its content hash is {found[:12]}, and {stored[:12]} was stored"
@@ -146,6 +149,7 @@ def _cached_or_built(recipe: Recipe, directory: Path) -> CachedModel:
     """Called under the lock: another process may have built the entry while this one waited."""
     entry = directory / entry_name(recipe)
     warnings: tuple[str, ...] = ()
+    _refuse_other_than_folder(entry)
     if entry.is_dir():
         problem = damage(entry)
         if problem is None:
@@ -158,6 +162,20 @@ def _cached_or_built(recipe: Recipe, directory: Path) -> CachedModel:
         shutil.rmtree(leftover, ignore_errors=True)
     write_atomically(entry, prefix, lambda folder: _fill_entry(recipe, folder))
     return CachedModel(entry / "model", _stored_hash(entry), "built", warnings)
+
+
+def _refuse_other_than_folder(entry: Path) -> None:
+    """A link to a whole entry is used where it is found; one that would have to be repaired is not ours to delete."""
+    if entry.is_symlink():
+        what = f"is a link to {entry.readlink()}, which holds no whole checkpoint"
+    elif entry.exists() and not entry.is_dir():
+        what = "is not a folder"
+    else:
+        return
+    raise FuseproofError(
+        f"The cache entry {entry} {what}; a folder of our own was expected.",
+        next_step=f"Move it away, or set {CACHE_VARIABLE} to another folder.",
+    )
 
 
 def _fill_entry(recipe: Recipe, folder: Path) -> None:
@@ -188,7 +206,8 @@ def _installed_version(library: str) -> str | None:
 
 
 def _stored_hash(entry: Path) -> str:
-    stored = json.loads((entry / MANIFEST).read_text(encoding="utf-8"))["content_sha256"]
+    with open_regular(entry / MANIFEST) as file:
+        stored = json.loads(file.read().decode("utf-8"))["content_sha256"]
     if not isinstance(stored, str):
         raise TypeError(f"content_sha256 is {stored!r}")
     return stored

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fuseproof.errors import FuseproofError
+from fuseproof.pipelines.regular_files import open_regular
 
 LENGTH_BYTES = 8
 HEADER_LIMIT_BYTES = 100_000_000  # the safetensors library's own limit
@@ -56,7 +57,7 @@ def read_weight_file(path: Path, shown_name: str) -> WeightFile:
     """Check one safetensors file; a FuseproofError names ``shown_name``, the cause, and the sizes seen and expected."""
     try:
         size_bytes = path.stat().st_size
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             start = file.read(SNIFFED_BYTES)
             _refuse_other_contents(start, size_bytes, shown_name)
             header_bytes = int.from_bytes(start[:LENGTH_BYTES], "little")
@@ -116,6 +117,8 @@ def _refuse_impossible_header(header_bytes: int, size_bytes: int, shown_name: st
 def _parse_header(text: bytes, shown_name: str) -> dict[str, Any]:
     try:
         header = json.loads(text)
+    except RecursionError as error:
+        raise _damaged(f"{shown_name} is not a safetensors file: its header is nested too deeply.") from error
     except ValueError as error:
         raise _damaged(f"{shown_name} is not a safetensors file: its header is not JSON ({error}).") from error
     if not isinstance(header, dict):
@@ -129,8 +132,8 @@ def _check_layout(header: dict[str, Any], shown_name: str) -> int:
     spans: list[tuple[int, int, str]] = []
     for name, entry in header.items():
         try:
-            begin, end = (int(offset) for offset in entry["data_offsets"])
-            values = math.prod(int(length) for length in entry["shape"])
+            begin, end = (_length(offset) for offset in entry["data_offsets"])
+            values = _length(math.prod(_length(length) for length in entry["shape"]))
             bits = BITS.get(entry["dtype"])
         except (TypeError, KeyError, ValueError) as error:
             raise _damaged(f"{shown_name} is damaged: its header describes tensor {name!r} wrongly.") from error
@@ -145,6 +148,13 @@ def _check_layout(header: dict[str, Any], shown_name: str) -> int:
             raise _damaged(f"{shown_name} is damaged: tensor {name!r} starts at byte {begin:,}, not {position:,}.")
         position = end
     return position
+
+
+def _length(value: object) -> int:
+    """A length or an offset of a header: a whole number that fits 63 bits; never 1.0, true or Infinity."""
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise ValueError(f"{value!r} is no length")
+    return value
 
 
 def _check_size(expected_bytes: int, size_bytes: int, shown_name: str) -> None:

@@ -95,8 +95,8 @@ class Cell(_Strict):
     name: Name
     flags: str = ""
     contract: str = "exact"
-    slot_s: Annotated[float, Field(gt=0)] | None = None
-    slot_mib: Annotated[float, Field(gt=0)] | None = None
+    slot_s: Annotated[float, Field(gt=0, le=7 * 86400, allow_inf_nan=False)] | None = None
+    slot_mib: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] | None = None
 
     @field_validator("flags")
     @classmethod
@@ -128,12 +128,12 @@ class Plan(_Strict):
     title: str = ""
     arms: Arms
     cells: Annotated[tuple[Cell, ...], Field(min_length=1)]
-    blocks: Annotated[int, Field(ge=1, le=1000)] = 2
+    blocks: Annotated[int, Field(ge=1, le=1000, strict=True)] = 2
     order: Literal["mirrored", "ABBA"] = "mirrored"
     primary: Primary = "worker"
     min_effect: Fraction = 0.01
     timeout_s: Annotated[float, Field(gt=0, le=7 * 86400, allow_inf_nan=False)] = 1800.0
-    warmup_slots: Annotated[int, Field(ge=0, le=2)] = 1
+    warmup_slots: Annotated[int, Field(ge=0, le=2, strict=True)] = 1
     aa: bool = False
 
     @field_validator("cells")
@@ -195,16 +195,20 @@ def plan_from(values: Mapping[str, Any], source: str) -> Plan:
         ) from error
 
 
+PLAN_ADVICE = "docs/plan.md shows a complete plan and every key."
+
+
 def _read_plan(path: Path) -> Plan:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         cause = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UsageError(f"plan file {path} cannot be read: {cause}") from error
+        raise UsageError(f"plan file {path} cannot be read: {cause}", next_step=PLAN_ADVICE) from error
     try:
         values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"plan file {path} is not valid TOML: {error}") from error
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError, and so is an endless integer
+        cause = "it is nested too deeply" if isinstance(error, RecursionError) else str(error).split(";")[0]
+        raise UsageError(f"plan file {path} is not valid TOML: {cause}", next_step=PLAN_ADVICE) from error
     return plan_from(values, f"plan file {path}")
 
 

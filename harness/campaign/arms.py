@@ -43,14 +43,23 @@ def slot_command(arm: Arm, cell: Cell, perf_dump: Path, output_dir: Path) -> Slo
     """
     overrides = {**default_overrides(), **arm.env}
     if arm.command is None:
-        words = [*shlex.split(cell.flags), *shlex.split(arm.flags)]
-        files = ["--perf-dump-path", str(perf_dump), "--output-path", str(output_dir)]
-        argv = (sys.executable, "-m", "fuseproof", "generate", *map(_expanded, words), *files)
-        return SlotCommand(argv, overrides, writes_outputs=True)
-    values = {"perf_dump": str(perf_dump), "output_dir": str(output_dir)}
-    used = placeholders(arm)
-    argv = tuple(_filled(_expanded(word), values) for word in shlex.split(arm.command))
-    return SlotCommand(argv, overrides, writes_outputs="output_dir" in used)
+        words = generate_words(arm, cell, perf_dump, output_dir)
+        return SlotCommand((sys.executable, "-m", "fuseproof", "generate", *words), overrides, writes_outputs=True)
+    argv = filled_template(arm, str(perf_dump), str(output_dir))
+    return SlotCommand(argv, overrides, writes_outputs="output_dir" in placeholders(arm))
+
+
+def generate_words(arm: Arm, cell: Cell, perf_dump: Path, output_dir: Path) -> tuple[str, ...]:
+    """Every argument of a flags arm's ``fuseproof generate``: the cell's flags, its own, and where results belong."""
+    words = [*shlex.split(cell.flags), *shlex.split(arm.flags)]
+    return (*map(_expanded, words), "--perf-dump-path", str(perf_dump), "--output-path", str(output_dir))
+
+
+def filled_template(arm: Arm, perf_dump: str, output_dir: str) -> tuple[str, ...]:
+    """A command arm's words with its placeholders filled; :class:`UsageError` for an unknown placeholder."""
+    placeholders(arm)
+    values = {"perf_dump": perf_dump, "output_dir": output_dir}
+    return tuple(_filled(_expanded(word), values) for word in shlex.split(arm.command or ""))
 
 
 def default_overrides() -> dict[str, str]:
@@ -79,11 +88,14 @@ def placeholders(arm: Arm) -> set[str]:
     return found
 
 
-def check_arms(plan: Plan) -> None:
-    """Refuse what cannot be measured: a template without a perf dump, a missing program, twice the same command."""
+def check_arms(plan: Plan, working_directory: Path | None = None) -> None:
+    """Refuse what cannot be measured: a template without a perf dump, a missing program, twice the same command.
+
+    Relative programs are looked up from ``working_directory``, where the slots run; None is the present folder.
+    """
     for arm in (plan.arms.baseline, plan.arms.candidate):
         if arm.command is not None:
-            _check_template(arm, arm.command)
+            _check_template(arm, arm.command, working_directory or Path.cwd())
     if plan.aa or _identity(plan.arms.baseline) != _identity(plan.arms.candidate):
         return
     raise UsageError(
@@ -113,14 +125,15 @@ def recorded_argv(argv: Sequence[str], campaign_directory: Path) -> tuple[str, .
     return tuple(redact(word.replace(prefix, "")) for word in argv)
 
 
-def _check_template(arm: Arm, command: str) -> None:
+def _check_template(arm: Arm, command: str, working_directory: Path) -> None:
     if "perf_dump" not in placeholders(arm):
         raise UsageError(
             f"The {arm.name} command has no {{perf_dump}}, so its times could not be read.",
             next_step="Tell the program where to write its perf dump, for example --perf-dump-path {perf_dump}.",
         )
     program = _expanded(shlex.split(command)[0])
-    if shutil.which(program) is None:
+    found = str(working_directory / program) if os.sep in program else program
+    if shutil.which(found) is None:
         raise UsageError(
             f"The {arm.name} command starts {program!r}, which is no program on this machine.",
             next_step="Check the spelling, the path and that the file is executable.",

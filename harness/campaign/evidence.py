@@ -10,13 +10,15 @@ import contextlib
 import os
 import re
 import signal
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fuseproof.errors import FuseproofError
+from fuseproof.errors import FuseproofError, UsageError
+from fuseproof.harness.campaign.foreign import ForeignValueError, clean_text, count, kept
 from fuseproof.harness.campaign.processes import ProcessEnd
 from fuseproof.harness.campaign.records import SlotMemory, SlotOutput, SlotTimes
 from fuseproof.harness.machine.redaction import redact
@@ -58,8 +60,11 @@ class Evidence:
     fastpaths: dict[str, Any] | None = None
 
 
-def check_ending(end: ProcessEnd, log_text: str, timeout_s: float) -> None:
-    """Raise :class:`EvidenceError` unless the process ended by itself with status 0."""
+def check_ending(end: ProcessEnd, log_text: str, timeout_s: float, *, is_generate: bool = False) -> None:
+    """Raise :class:`EvidenceError` unless the process ended by itself with status 0.
+
+    ``is_generate``: the process is ``fuseproof generate``, whose status 2 says that its flags are wrong.
+    """
     if end.ending == "interrupted":
         raise EvidenceError("INTERRUPTED", "the campaign was interrupted while this slot ran")
     if end.ending == "timeout":
@@ -70,13 +75,17 @@ def check_ending(end: ProcessEnd, log_text: str, timeout_s: float) -> None:
         raise EvidenceError("OOM", f"it ran out of memory ({_exit_words(end.returncode)})")
     if end.returncode < 0:
         raise EvidenceError("KILLED", f"it was {_exit_words(end.returncode)}")
+    if is_generate and end.returncode == UsageError.exit_code:
+        raise EvidenceError("USAGE", f"generate refused its flags ({_exit_words(end.returncode)})")
     raise EvidenceError("EXIT", f"it ended with {_exit_words(end.returncode)}")
 
 
 def collect_dump(path: Path, started: datetime) -> PerfDump:
     """The slot's perf dump; :class:`EvidenceError` when it is missing, unreadable, or from before the slot began."""
-    if not path.exists():
+    if not os.path.lexists(path):
         raise EvidenceError("NO_DUMP", f"it ended with status 0 but wrote no {path.name}")
+    if not is_plain_file(path):
+        raise EvidenceError("BAD_DUMP", f"{path.name} is a link or no regular file; a dump is a file of its own")
     try:
         dump = read_perf_dump(path)
         written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
@@ -87,19 +96,35 @@ def collect_dump(path: Path, started: datetime) -> PerfDump:
     if (started - oldest).total_seconds() > CLOCK_TOLERANCE_S:
         when = oldest.isoformat(timespec="seconds")
         raise EvidenceError("BAD_DUMP", f"{path.name} is of an old run: it is from {when}, before this slot began")
+    newest = max(stamps)
+    if (newest - datetime.now(UTC)).total_seconds() > CLOCK_TOLERANCE_S:
+        when = newest.isoformat(timespec="seconds")
+        raise EvidenceError("BAD_DUMP", f"{path.name} says that it was written at {when}, which is in the future")
     _refuse_fallback(dump)
     return dump
 
 
 def collect(dump: PerfDump, outputs: Path, expects_outputs: bool) -> Evidence:
     """Times, memory, work and hashed outputs of a slot whose process and dump are fine; ``outputs`` is its folder."""
+    try:
+        work, fastpaths = _work(dump), _fastpaths(dump)
+    except ForeignValueError as error:
+        raise EvidenceError("BAD_DUMP", f"in {dump.path.name} {error}") from error
     return Evidence(
-        times=_times(dump),
+        times=times_of(dump),
         memory=_memory(dump),
         outputs=tuple(_outputs(dump, outputs, expects_outputs)),
-        work=_work(dump),
-        fastpaths=dump.fastpaths or None,
+        work=work,
+        fastpaths=fastpaths,
     )
+
+
+def is_plain_file(path: Path) -> bool:
+    """A regular file, not a link to one: what an arm left behind may be a pipe, a device, or another slot's file."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
 
 
 def log_tail(stderr: Path, stdout: Path, campaign: Path) -> tuple[str, ...]:
@@ -114,11 +139,13 @@ def log_tail(stderr: Path, stdout: Path, campaign: Path) -> tuple[str, ...]:
 
 
 def read_tail(path: Path) -> str:
-    """The end of a log; empty when there is none."""
+    """The end of a log; empty when there is none, or something else lies in its place."""
+    if not is_plain_file(path):
+        return ""
     try:
         with path.open("rb") as stream:
             stream.seek(max(0, path.stat().st_size - LOG_TAIL_BYTES))
-            return stream.read().decode("utf-8", errors="replace")
+            return stream.read(LOG_TAIL_BYTES).decode("utf-8", errors="replace")
     except OSError:
         return ""
 
@@ -152,7 +179,9 @@ def _refuse_fallback(dump: PerfDump) -> None:
         raise EvidenceError("FALLBACK", f"the arm fell back to another backend: {redact(str(reason))}")
 
 
-def _times(dump: PerfDump) -> SlotTimes:
+def times_of(dump: PerfDump) -> SlotTimes:
+    """A slot's times as its dump claims them, in seconds."""
+
     def seconds(name: str) -> float | None:
         value = dump.timers.get(name)
         return None if value is None else value / 1e3
@@ -195,21 +224,35 @@ def _device_or_host(values: Mapping[str, float]) -> float | None:
 def _work(dump: PerfDump) -> dict[str, Any]:
     counters = [request["work"] for request in dump.requests if isinstance(request.get("work"), dict)]
     names = sorted({name for counter in counters for name in counter})
-    sums = {name: sum(counter.get(name) or 0 for counter in counters) for name in names}
+    sums = {clean_text(name): sum(count(counter.get(name), f"work.{name}") for counter in counters) for name in names}
     step_lists = [request.get("denoise_steps_ms") for request in dump.requests]
     steps = sum(len(steps) for steps in step_lists if isinstance(steps, list)) or len(dump.denoise_steps_ms)
     return {
         "requests": dump.request_count,
         "denoise_steps": steps,
-        "warmup_mode": dump.config.get("warmup_mode"),
-        "warmup_steps": dump.config.get("warmup_steps"),
+        "warmup_mode": kept(dump.config.get("warmup_mode"), "config.warmup_mode"),
+        "warmup_steps": kept(dump.config.get("warmup_steps"), "config.warmup_steps"),
         **sums,
     }
 
 
+def _fastpaths(dump: PerfDump) -> dict[str, Any] | None:
+    """What the dump says of fast paths, once it has the shape that readers rely on."""
+    if not dump.fastpaths:
+        return None
+    sites = dump.fastpaths.get("sites", {})
+    if not isinstance(sites, dict) or not all(isinstance(site, dict) for site in sites.values()):
+        raise ForeignValueError("fastpaths.sites is no table of sites")
+    for name, site in sites.items():
+        for counter in ("calls_fused", "calls_eager"):
+            count(site.get(counter), f"fastpaths.sites.{name}.{counter}")
+    fastpaths: dict[str, Any] = kept(dump.fastpaths, "fastpaths")
+    return fastpaths
+
+
 def _outputs(dump: PerfDump, outputs: Path, is_expected: bool) -> Iterator[SlotOutput]:
+    found = _output_files(outputs)
     stated = {_stated_path(dump, str(entry["path"])): entry for entry in dump.outputs if entry.get("path")}
-    found = sorted(path for path in outputs.rglob("*") if path.is_file() and not path.name.startswith("."))
     if is_expected and not found:
         raise EvidenceError("NO_OUTPUT", "it ended with status 0 but wrote no output")
     for path in stated:
@@ -219,9 +262,26 @@ def _outputs(dump: PerfDump, outputs: Path, is_expected: bool) -> Iterator[SlotO
         yield _output(path, outputs.parent, stated.get(path.resolve(), {}))
 
 
+def _output_files(outputs: Path) -> list[Path]:
+    """The regular files below a slot's ``outputs``; a link could pass another slot's picture off as its own."""
+    if outputs.is_symlink():
+        raise EvidenceError(
+            "BAD_OUTPUT", f"{outputs.name} was replaced by a link; outputs belong into the slot's folder"
+        )
+    entries = sorted(path for path in outputs.rglob("*") if not path.name.startswith("."))
+    for path in entries:
+        if path.is_symlink() or not (path.is_dir() or is_plain_file(path)):
+            name = path.relative_to(outputs.parent).as_posix()
+            raise EvidenceError("BAD_OUTPUT", f"{clean_text(name)} is a link or no regular file")
+    return [path for path in entries if path.is_file()]
+
+
 def _stated_path(dump: PerfDump, path: str) -> Path:
     """A dump names its outputs relative to its own folder, or from the home folder on."""
-    return (dump.path.parent / Path(path).expanduser()).resolve()
+    try:
+        return (dump.path.parent / Path(path).expanduser()).resolve()
+    except (RuntimeError, ValueError, OSError) as error:
+        raise EvidenceError("BAD_DUMP", f"{dump.path.name} names an output with an impossible path: {error}") from error
 
 
 def _output(path: Path, slot: Path, stated: Mapping[str, Any]) -> SlotOutput:

@@ -6,6 +6,7 @@ whatever ended it. What a slot's own folder says (``result.json``) counts; the i
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,8 @@ from typing import Any, Literal, get_args
 
 from fuseproof import __version__
 from fuseproof.errors import FuseproofError, UsageError
-from fuseproof.harness.campaign.records import SlotRecord
+from fuseproof.harness.campaign.plausibility import CampaignWarning
+from fuseproof.harness.campaign.records import SLOT_SCHEMA, SlotRecord
 from fuseproof.harness.machine.redaction import redact
 from fuseproof.harness.perf.dump import write_text_atomically
 from fuseproof.harness.perf.fields import read_json_object
@@ -28,6 +30,8 @@ CAMPAIGN_FILE = "campaign.json"
 RESULT_FILE = "result.json"
 PERF_FILE = "perf.json"
 OUTPUTS_FOLDER = "outputs"
+MISSING = "MISSING"
+"""Reason code of a slot that the index names and whose folder or ``result.json`` is gone."""
 
 CampaignStatus = Literal["running", "complete", "interrupted", "failed"]
 
@@ -81,6 +85,7 @@ class Campaign:
     """A campaign folder in memory. Made by :meth:`create` or :meth:`open`; ``save_*`` methods write through.
 
     Every slot runs in ``working_directory``, where the campaign was begun, so that relative paths keep their meaning.
+    ``warnings`` are of the cells that were run to their end.
     """
 
     directory: Path
@@ -92,6 +97,7 @@ class Campaign:
     working_directory: Path
     status: CampaignStatus = "running"
     sessions: list[Session] = field(default_factory=list)
+    warnings: tuple[CampaignWarning, ...] = ()
     _records: dict[str, SlotRecord] = field(default_factory=dict)
 
     @property
@@ -138,20 +144,32 @@ class Campaign:
             )
         try:
             campaign = cls._from_json(folder, values, source)
-            indexed = [str(entry["id"]) for entry in values["slots"]]
+            indexed = {str(entry["id"]): dict(entry) for entry in values["slots"]}
         except (KeyError, TypeError, ValueError) as error:
             cause = f"key {error} is missing" if isinstance(error, KeyError) else str(error)
             raise FuseproofError(f"{source}: {cause}.") from error
         campaign._read_records(indexed)
         return campaign
 
-    def _read_records(self, indexed: Sequence[str]) -> None:
-        """Read the indexed slots in order, then those whose index entry a crash has swallowed."""
+    def _read_records(self, indexed: Mapping[str, Mapping[str, Any]]) -> None:
+        """Read the indexed slots in order, then those whose index entry a crash has swallowed.
+
+        An indexed slot that is gone from the disk stays as an invalid one, with what the index knows of it.
+        """
         root = self.directory / "slots"
         found = sorted(str(path.parent.relative_to(root)) for path in root.glob(f"*/*/{RESULT_FILE}"))
         for slot_id in dict.fromkeys([*indexed, *found]):
             result = root / slot_id / RESULT_FILE
-            self._records[slot_id] = SlotRecord.from_json(read_json_object(result), str(result))
+            if slot_id in indexed and not result.exists():
+                self._records[slot_id] = _missing_slot(indexed[slot_id], result, str(self.directory / CAMPAIGN_FILE))
+                continue
+            record = SlotRecord.from_json(read_json_object(result), str(result))
+            if record.id != slot_id:
+                raise FuseproofError(
+                    f"{result}: id is {record.id!r}, expected {slot_id!r}, the name of its folder.",
+                    next_step="Restore the file; a slot's folder is never renamed or copied.",
+                )
+            self._records[slot_id] = record
 
     @classmethod
     def _from_json(cls, folder: Path, values: Mapping[str, Any], source: Path) -> Campaign:
@@ -172,6 +190,7 @@ class Campaign:
             working_directory=Path(values.get("working_directory", ".")).expanduser(),
             status=status,
             sessions=sessions,
+            warnings=tuple(CampaignWarning(**item) for item in values.get("warnings", [])),
         )
 
     def begin_session(self, started: str, command: Sequence[str], environment: Mapping[str, Any]) -> None:
@@ -186,6 +205,11 @@ class Campaign:
     def save_slot(self, record: SlotRecord) -> None:
         """Write the slot's ``result.json``, then the index."""
         self._write_result(record)
+        self._save_index()
+
+    def save_warnings(self, cell: str, warnings: Sequence[CampaignWarning]) -> None:
+        """Put ``warnings`` in the place of what was known of a cell, and write ``campaign.json``."""
+        self.warnings = (*(known for known in self.warnings if known.cell != cell), *warnings)
         self._save_index()
 
     def save_status(self, status: CampaignStatus) -> None:
@@ -255,8 +279,16 @@ class Campaign:
             "environment": dict(self.environment),
             "working_directory": redact(str(self.working_directory)),
             "sessions": [session.to_json() for session in self.sessions],
+            "warnings": [dataclasses.asdict(warning) for warning in self.warnings],
             "slots": [{key: getattr(slot, key) for key in _INDEX_KEYS} for slot in self._records.values()],
         }
+
+
+def _missing_slot(entry: Mapping[str, Any], result: Path, source: str) -> SlotRecord:
+    what = "result.json" if result.parent.is_dir() else "folder"
+    known = {key: entry[key] for key in _INDEX_KEYS if key in entry and key != "directory"}
+    facts = {"state": "invalid", "reason_code": MISSING, "reason": f"its {what} is missing"}
+    return SlotRecord.from_json({"schema": SLOT_SCHEMA, **known, **facts}, source)
 
 
 def refuse_used_folder(directory: Path) -> None:

@@ -14,7 +14,8 @@ from fuseproof.harness.machine.gpu_check import IDLE_MEMORY_MIB
 from fuseproof.harness.machine.gpus import GpuSurvey, visible_gpus
 from fuseproof.harness.machine.usage import busy_threshold
 
-_ALLOW = "or pass --allow-busy: disturbed slots are then marked, and the verdict is at most INCONCLUSIVE."
+_ALLOW = "or pass --allow-busy: disturbed slots are marked and cap the verdict."
+_ALLOW_GPU = "or pass --allow-busy: what others do on a GPU is not marked in the slots."
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,11 @@ class Readiness:
         share = activity.other_cpu_cores / activity.usable_cores
         if share <= busy_threshold(activity.usable_cores):
             return
-        named = ", ".join(f"{process.name} ({process.process_id})" for process in activity.worst)
+        named = ", ".join(str(process) for process in activity.worst)
         raise InvalidMeasurementError(
             f"Other processes use {activity.other_cpu_cores:.1f} of {activity.usable_cores} cores"
             f"{f': {named}' if named else ''}.",
-            next_step=f"End them and start again, {_ALLOW}",
+            next_step=f"Wait until they are done or end them, then start again, {_ALLOW}",
         )
 
     def _refuse_busy_gpus(self) -> None:
@@ -43,14 +44,14 @@ class Readiness:
         for gpu in visible:
             holders = [process for process in self.gpus.processes if process.gpu_uuid == gpu.uuid]
             if holders:
-                named = ", ".join(f"{process.name or '?'} ({process.process_id})" for process in holders)
+                named = ", ".join(f"{process.name or '?'} (pid {process.process_id})" for process in holders)
                 raise InvalidMeasurementError(
-                    f"GPU {gpu.index} is in use by {named}.", next_step=f"Use another card, {_ALLOW}"
+                    f"GPU {gpu.index} is in use by {named}.", next_step=f"Wait, use another card, {_ALLOW_GPU}"
                 )
             if gpu.memory_used_mib is not None and gpu.memory_used_mib > IDLE_MEMORY_MIB:
                 raise InvalidMeasurementError(
                     f"GPU {gpu.index} has {gpu.memory_used_mib:.0f} MiB in use by a process that is not visible here.",
-                    next_step=f"Use another card, {_ALLOW}",
+                    next_step=f"Wait, use another card, {_ALLOW_GPU}",
                 )
 
 

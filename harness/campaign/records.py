@@ -68,21 +68,27 @@ class SlotOutput:
 
 @dataclasses.dataclass(frozen=True)
 class BusyProcess:
-    """A process that is not ours and its mean use of the whole machine (1.0 is every core)."""
+    """A process that is not ours and its mean use of the whole machine (1.0 is every core).
+
+    ``cpu_cores`` is the same in cores' worth. Files of earlier versions have neither it nor ``pid``.
+    """
 
     name: str
     cpu_share: float
+    pid: int | None = None
+    cpu_cores: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Contention:
     """How much of the machine others used while the slot ran, as a share of all cores (0..1).
 
-    ``steal_share`` is what a hypervisor took away. Shares are None where the slot was too short to tell.
+    ``steal_share`` is what a hypervisor took away. Shares and ``busy`` are None where the slot was too short to tell;
+    earlier versions wrote ``busy: false`` there.
     """
 
     other_cpu_share: float | None = None
-    busy: bool = False
+    busy: bool | None = None
     threshold: float | None = None
     worst: tuple[BusyProcess, ...] = ()
     steal_share: float | None = None

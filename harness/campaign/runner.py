@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
+from fuseproof.harness.campaign.evidence import read_tail
 from fuseproof.harness.campaign.folder import Campaign, CampaignStatus
 from fuseproof.harness.campaign.interrupts import Interrupts
+from fuseproof.harness.campaign.plausibility import identical_times
 from fuseproof.harness.campaign.records import SlotRecord
 from fuseproof.harness.campaign.slots import SlotExecutor
+from fuseproof.harness.machine.activity import named_process
 from fuseproof.schedules.order import PlannedSlot, orientation, timed_slots, warmup_slots
 from fuseproof.schedules.plan import Cell
 
@@ -84,6 +88,7 @@ class CampaignRunner:
                 self._needs_warmup = True
                 failure = self._run_cell(cell)
                 failures += [failure] if failure else []
+                self._warn_of_cell(cell)
         except _InterruptedError:
             return self._finish(Outcome("interrupted", tuple(failures)))
         return self._finish(Outcome("failed" if failures else "complete", tuple(failures)))
@@ -91,6 +96,13 @@ class CampaignRunner:
     def _finish(self, outcome: Outcome) -> Outcome:
         self.campaign.save_status(outcome.status)
         return outcome
+
+    def _warn_of_cell(self, cell: Cell) -> None:
+        counted = [slot for block in self.campaign.complete_blocks(cell.name) for slot in block.slots]
+        warnings = identical_times(cell.name, counted)
+        self.campaign.save_warnings(cell.name, warnings)
+        for warning in warnings:
+            self.observer.remark(f"warning: {warning.detail}")
 
     def _run_cell(self, cell: Cell) -> SlotRecord | None:
         """Run a cell's missing blocks in order; the slot that ended the cell, or None when it is complete."""
@@ -113,9 +125,10 @@ class CampaignRunner:
                 return None
             self._needs_warmup = True
             if tried == ATTEMPTS_PER_SESSION or not self._may_help_to_repeat(failure):
-                self.observer.remark(f"{cell.name} is given up: slot {failure.id} failed ({failure.reason})")
+                self.observer.remark(f"{cell.name} is given up: {failure_remark(failure, self.campaign)}")
                 return failure
-            self.observer.remark(f"block {block} of {cell.name} starts again: {failure.id} failed ({failure.reason})")
+            told = failure_remark(failure, self.campaign)
+            self.observer.remark(f"block {block} of {cell.name} starts again: {told}")
         raise AssertionError("a block ends whole or given up")
 
     def _try_block(self, cell: Cell, block: int, attempt: int) -> SlotRecord | None:
@@ -143,13 +156,30 @@ class CampaignRunner:
 
     def _may_help_to_repeat(self, failure: SlotRecord) -> bool:
         """An arm that never finished a slot of this cell is broken, not unlucky, unless something killed it."""
+        if failure.reason_code == "USAGE":
+            return False
         return failure.reason_code == "KILLED" or self.campaign.has_finished_slot(failure.cell, failure.arm)
+
+
+def failure_remark(record: SlotRecord, campaign: Campaign) -> str:
+    """Which slot failed, why, the last thing it said, and where the rest of that stands."""
+    said = f': "{record.log_tail[-1]}"' if record.log_tail else ""
+    log = slot_log(campaign.slot_directory(record.id))
+    next_step = "; correct the arm's flags and start a new campaign" if record.reason_code == "USAGE" else ""
+    return f"slot {record.id} failed ({record.reason}){said}; its log: {log}{next_step}"
+
+
+def slot_log(directory: Path) -> Path:
+    """The log whose end a record quotes, relative to the present folder where it lies below that."""
+    stderr, stdout = directory / "stderr.log", directory / "stdout.log"
+    log = stdout if read_tail(stdout).strip() and not read_tail(stderr).strip() else stderr
+    return log.relative_to(Path.cwd()) if log.is_relative_to(Path.cwd()) else log
 
 
 def busy_remark(record: SlotRecord) -> str:
     """Who disturbed a slot, and how much."""
     contention = record.contention
     share = 100.0 * (contention.other_cpu_share or 0.0)
-    named = ", ".join(f"{process.name} {100.0 * process.cpu_share:.0f} %" for process in contention.worst)
+    named = ", ".join(named_process(process.name, process.pid, process.cpu_cores) for process in contention.worst)
     who = f" ({named})" if named else ""
     return f"slot {record.id} was disturbed: other processes used {share:.0f} % of the cores{who}"

@@ -53,7 +53,7 @@ class CampaignSession:
         campaign = Campaign.open(directory)
         if plan is not None:
             refuse_other_plan(campaign, portable(plan))
-        check_arms(campaign.plan)
+        check_arms(campaign.plan, campaign.working_directory)
         refuse_leftovers(campaign)
         with self._locked(directory):
             self._check_machine()

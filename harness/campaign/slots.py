@@ -28,6 +28,7 @@ from fuseproof.harness.campaign.evidence import (
 )
 from fuseproof.harness.campaign.folder import OUTPUTS_FOLDER, PERF_FILE, RESULT_FILE, Campaign, utc_text
 from fuseproof.harness.campaign.interrupts import Interrupts
+from fuseproof.harness.campaign.plausibility import refuse_impossible_times
 from fuseproof.harness.campaign.processes import ProcessEnd, start_process
 from fuseproof.harness.campaign.records import SlotMemory, SlotRecord, SlotState
 from fuseproof.harness.campaign.telemetry import ProcessSampler, Sampler, SlotTelemetry
@@ -139,8 +140,10 @@ class ProcessExecutor:
         )
         write_text_atomically(files.telemetry, telemetry.to_jsonl())
         try:
-            check_ending(end, read_tail(files.stderr) + read_tail(files.stdout), campaign.plan.timeout_s)
+            logs = read_tail(files.stderr) + read_tail(files.stdout)
+            check_ending(end, logs, campaign.plan.timeout_s, is_generate=arm.command is None)
             evidence = collect(collect_dump(files.perf_dump, started), files.outputs, command.writes_outputs)
+            refuse_impossible_times(evidence.times, ended_s - started_s)
         except EvidenceError as error:
             state: SlotState = "interrupted" if error.code == "INTERRUPTED" else "invalid"
             record = record.with_facts(state=state, reason_code=error.code, reason=error.reason)

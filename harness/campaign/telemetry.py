@@ -1,13 +1,16 @@
 """What else the machine did while a slot ran: memory of the slot's processes, and CPU use of everybody else's.
 
-A sampler thread reads a few files of ``/proc`` at most ten times a second, so that it does not become the noise it
-looks for. Peak memory is VmHWM, the kernel's own high-water mark (``ru_maxrss`` of a child starts at its parent's).
+A sampler thread reads a few files of ``/proc`` five times a second, so that it does not become the noise it looks for;
+in a slot's first moments it looks more often, because a short slot has no others. Peak memory is VmHWM, the kernel's
+own high-water mark (``ru_maxrss`` of a child starts at its parent's).
 Others' CPU time is what the cores we may use have worked, less what the slot and this program used.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import threading
 import time
 from collections.abc import Iterable
@@ -18,14 +21,19 @@ from typing import Any, Protocol
 import psutil
 
 from fuseproof.harness.campaign.records import BusyProcess, Contention
+from fuseproof.harness.machine.activity import SMALLEST_LISTED_SHARE, is_kernel_thread, pids_never_listed
 from fuseproof.harness.machine.usage import busy_threshold, machine_use, own_cpu_s, process_tree, usable_cores
 
 SHORTEST_MEASURABLE_S = 0.5
 """Below this, the kernel's 10 ms ticks and the start of the process drown the shares."""
+FIRST_INTERVAL_S = 0.005
 SAMPLE_INTERVAL_S = 0.2
+"""The first interval doubles until it is this long."""
 SCAN_INTERVAL_S = 2.0
 LARGEST_SCAN_SHARE = 0.02
 PROCESSES_NAMED = 3
+SMALLEST_PEAK_MIB = 1.0
+"""No program runs in less: a smaller number was read before the program was loaded, and is no peak."""
 
 _PROC = Path("/proc")
 
@@ -77,7 +85,8 @@ class ProcessSampler:
         machine = machine_use()
         others_s = machine.busy_s - self._machine.busy_s - (own_cpu_s() - self._own_s)
         contention = self._contention(wall_s, others_s, machine.steal_s - self._machine.steal_s)
-        return SlotTelemetry(max(self._peaks_mib.values(), default=None), contention, tuple(self._samples))
+        peak_mib = max(self._peaks_mib.values(), default=0.0)
+        return SlotTelemetry(peak_mib if peak_mib >= SMALLEST_PEAK_MIB else None, contention, tuple(self._samples))
 
     def _contention(self, wall_s: float, others_s: float, steal_s: float) -> Contention:
         cores = usable_cores()
@@ -90,23 +99,29 @@ class ProcessSampler:
             other_cpu_share=round(share, 4),
             busy=share > threshold,
             threshold=threshold,
-            worst=self._others.worst(capacity_s),
+            worst=self._others.worst(wall_s, len(cores)),
             steal_share=round(max(0.0, steal_s / capacity_s), 4),
         )
 
     def _watch(self, pid: int) -> None:
-        next_scan_s = 0.0
         tree = [pid]
-        while True:
-            now_s = time.monotonic() - self._began_s
-            if now_s >= next_scan_s:
-                tree = process_tree(pid)
-                self._others.scan(set(tree))
-                cost_s = time.monotonic() - self._began_s - now_s
-                next_scan_s = now_s + max(SCAN_INTERVAL_S, cost_s / LARGEST_SCAN_SHARE)
-            if self._stopping.wait(SAMPLE_INTERVAL_S):
-                return
+        next_tree_s = next_scan_s = 0.0
+        interval_s = FIRST_INTERVAL_S
+        while not self._stopping.wait(interval_s):
+            interval_s = min(2.0 * interval_s, SAMPLE_INTERVAL_S)
+            now_s = self._elapsed_s()
+            if now_s >= next_tree_s:
+                tree = [pid, *descendants(pid)]
+                if now_s > SAMPLE_INTERVAL_S:
+                    next_tree_s = now_s + (self._elapsed_s() - now_s) / LARGEST_SCAN_SHARE
             self._sample(tree)
+            now_s = self._elapsed_s()
+            if now_s >= next_scan_s:
+                self._others.scan({*tree, *process_tree(pid)})
+                next_scan_s = now_s + max(SCAN_INTERVAL_S, (self._elapsed_s() - now_s) / LARGEST_SCAN_SHARE)
+
+    def _elapsed_s(self) -> float:
+        return time.monotonic() - self._began_s
 
     def _sample(self, tree: Iterable[int]) -> None:
         resident_mib = 0.0
@@ -122,7 +137,7 @@ class ProcessSampler:
         machine = machine_use()
         self._samples.append(
             {
-                "t_s": round(time.monotonic() - self._began_s, 3),
+                "t_s": round(self._elapsed_s(), 3),
                 "processes": running,
                 "rss_mib": round(resident_mib, 2),
                 "machine_busy_s": round(machine.busy_s - self._machine.busy_s, 3),
@@ -138,7 +153,7 @@ class OtherProcesses:
         self._first_s: dict[tuple[int, float], float] = {}
         self._last_s: dict[tuple[int, float], float] = {}
         self._names: dict[tuple[int, float], str] = {}
-        self._ours = {psutil.Process().pid}
+        self._ours = pids_never_listed()
         self._began = time.time()
 
     def scan(self, ours: set[int]) -> None:
@@ -155,13 +170,38 @@ class OtherProcesses:
             self._last_s[key] = used_s
             self._names[key] = process.info["name"] or "?"
 
-    def worst(self, capacity_s: float) -> tuple[BusyProcess, ...]:
-        """The processes that used most, as shares of ``capacity_s`` (seconds × cores), largest first."""
-        used = {key: self._last_s[key] - first_s for key, first_s in self._first_s.items() if key[0] not in self._ours}
-        largest = sorted(used, key=lambda key: (-used[key], key))[:PROCESSES_NAMED]
+    def worst(self, wall_s: float, cores: int) -> tuple[BusyProcess, ...]:
+        """The processes that used most of ``cores`` over ``wall_s``, largest first; ours and the kernel's left out."""
+        least_s = SMALLEST_LISTED_SHARE * wall_s * cores
+        used = {key: self._last_s[key] - first_s for key, first_s in self._first_s.items()}
+        shown = [
+            key
+            for key, seconds in used.items()
+            if seconds >= least_s and key[0] not in self._ours and not is_kernel_thread(key[0])
+        ]
         return tuple(
-            BusyProcess(self._names[key], round(used[key] / capacity_s, 4)) for key in largest if used[key] > 0
+            BusyProcess(
+                self._names[key],
+                cpu_share=round(used[key] / (wall_s * cores), 4),
+                pid=key[0],
+                cpu_cores=round(used[key] / wall_s, 2),
+            )
+            for key in sorted(shown, key=lambda key: (-used[key], key))[:PROCESSES_NAMED]
         )
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes below ``pid``, from the kernel's own lists: a look at every process takes too long to repeat."""
+    if not _PROC.joinpath("self", "task", str(os.getpid()), "children").exists():
+        return process_tree(pid)[1:]
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        for children in _PROC.glob(f"{waiting.pop()}/task/*/children"):
+            with contextlib.suppress(OSError, ValueError):
+                waiting += (below := [int(word) for word in children.read_text(encoding="ascii").split()])
+                found += below
+    return found
 
 
 def process_memory_mib(pid: int) -> tuple[float, float] | None:

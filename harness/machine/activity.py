@@ -5,13 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
 from fuseproof.harness.machine.usage import machine_use, own_cpu_s, process_tree, usable_cores
 
 SAMPLE_S = 0.5
+SMALLEST_LISTED_SHARE = 0.01
+"""Less than this share of a core (here) or of the machine (in a slot's telemetry) is nobody's disturbance."""
 _LISTED_PROCESSES = 3
+_KERNEL_THREAD_FLAG = 0x00200000
+_FLAGS_AFTER_NAME = 6
 
 
 @dataclass(frozen=True)
@@ -21,6 +26,10 @@ class ActiveProcess:
     name: str
     process_id: int
     cpu_cores: float
+
+    def __str__(self) -> str:
+        """``python (pid 13350, 0.9 cores)``."""
+        return named_process(self.name, self.process_id, self.cpu_cores)
 
 
 @dataclass(frozen=True)
@@ -70,5 +79,36 @@ def _busiest(
     before: dict[tuple[int, float, str], float], after: dict[tuple[int, float, str], float], elapsed_s: float
 ) -> tuple[ActiveProcess, ...]:
     used = {key: (seconds - before[key]) / elapsed_s for key, seconds in after.items() if key in before}
-    largest = sorted((key for key in used if used[key] > 0.0), key=lambda key: (-used[key], key))
+    unlisted = pids_never_listed()
+    shown = [
+        key
+        for key, cores in used.items()
+        if cores >= SMALLEST_LISTED_SHARE and key[0] not in unlisted and not is_kernel_thread(key[0])
+    ]
+    largest = sorted(shown, key=lambda key: (-used[key], key))
     return tuple(ActiveProcess(key[2], key[0], used[key]) for key in largest[:_LISTED_PROCESSES])
+
+
+def named_process(name: str, pid: int | None, cpu_cores: float | None) -> str:
+    """A process as a person looks for it; what is not known is left out."""
+    facts = [*([] if pid is None else [f"pid {pid}"]), *([] if cpu_cores is None else [f"{cpu_cores:.1f} cores"])]
+    return f"{name} ({', '.join(facts)})" if facts else name
+
+
+def pids_never_listed() -> set[int]:
+    """Nobody can end or wait for these: the first process, this one, and those it was started from."""
+    own = psutil.Process()
+    try:
+        ancestors = {parent.pid for parent in own.parents()}
+    except psutil.Error:
+        ancestors = set()
+    return {1, own.pid, *ancestors}
+
+
+def is_kernel_thread(pid: int) -> bool:
+    """Whether a process is the kernel's own; False for one that is gone, and where there is no ``/proc``."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        return bool(int(text.rpartition(")")[2].split()[_FLAGS_AFTER_NAME]) & _KERNEL_THREAD_FLAG)
+    except (OSError, ValueError, IndexError):
+        return False

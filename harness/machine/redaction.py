@@ -55,7 +55,7 @@ _SECRET_NAME = re.compile(
 )
 _SECRET_WORD = r"(?:token|secret|password|passwd|credentials?|api[_-]?key|access[_-]?key|private[_-]?key)"
 _SECRET_PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"\b(?:hf|api_org)_[A-Za-z0-9]{16,}"), REDACTED),
+    (re.compile(r"(?:hf|api_org)_[A-Za-z0-9]{16,}"), REDACTED),
     (re.compile(r"\b(?:gh[opsur]|github_pat|glpat|xox[abprs])[_-][A-Za-z0-9_-]{16,}"), REDACTED),
     (re.compile(r"\bsk-[A-Za-z0-9_-]{16,}"), REDACTED),
     (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), REDACTED),

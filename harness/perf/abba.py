@@ -13,17 +13,16 @@ from typing import Any
 
 from fuseproof.harness.perf.blocks import METRICS, AbbaBlock, seconds_of
 from fuseproof.harness.perf.dump import PerfDump
-from fuseproof.harness.perf.memory import MemoryClaim, memory_claim, request_peaks_gib
-from fuseproof.harness.perf.work import WorkCheck, check_equal_work, excessive_speedup
+from fuseproof.harness.perf.memory import MemoryClaim, memory_claim, request_peaks_gib, same_arm_spread_gib
+from fuseproof.harness.perf.outputs import OutputsComparison, compare_outputs
+from fuseproof.harness.perf.slot_order import slot_order_obstacles
+from fuseproof.harness.perf.work import SPEED_FIELD, WorkCheck, check_equal_work, excessive_speedup
 from fuseproof.harness.statistics.comparison import Block, Thresholds
 from fuseproof.harness.statistics.verdict import Reason, Verdict, Word, decide, invalid, post_worker_tails
 
 SCHEMA = "fuseproof.compare-perf-abba/1"
 PRIMARY = "worker"
 """Its verdict is the verdict; the other timers are shown beside it."""
-
-ARM_FLAGS = ("backend", "fastpaths", "gate", "quality", "dtype", "device", "attention_backend", "enable_torch_compile")
-"""Flags that make an arm what it is: two runs of one arm that differ here are two arms."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,14 @@ class AbbaComparison:
     work: tuple[WorkCheck, ...]
     arms_differ: tuple[str, ...]
     """What the dumps say distinguishes candidate from baseline: commits, flags, versions."""
+    outputs: tuple[OutputsComparison, ...]
+    """Every other run against the first baseline run; empty when the blocks are INVALID."""
     memory: MemoryClaim | None
+
+    @property
+    def outputs_reference(self) -> str:
+        """The file of the run that the others' outputs are compared with."""
+        return self.blocks[0].of_arm("A")[0][0]
 
     @property
     def verdict(self) -> Verdict:
@@ -56,6 +62,7 @@ class AbbaComparison:
             "word": self.verdict.word.value,
             "blocks": [_block_json(block) for block in self.blocks],
             "verdicts": {name: verdict.to_json() for name, verdict in self.verdicts.items()},
+            "outputs": [entry.to_json() for entry in self.outputs],
             "memory": None if self.memory is None else asdict(self.memory),
             "arms_differ": list(self.arms_differ),
             "warnings": [asdict(warning) for warning in self.warnings],
@@ -71,11 +78,11 @@ def compare_blocks(
     Unequal work is INVALID; with ``is_forced`` its numbers are shown and no direction is concluded.
     """
     checks = _work_checks(blocks)
-    obstacles = (*_unequal_work(checks), *_mixed_arms(blocks), *_swapped_arms(blocks), *_repeated_runs(blocks))
+    obstacles = (*_unequal_work(checks), *slot_order_obstacles(blocks))
     warnings, arms_differ = _warnings(blocks, checks), _arms_differ(blocks)
     if obstacles and not is_forced:
         verdicts = {PRIMARY: invalid(*obstacles)}
-        return AbbaComparison(tuple(blocks), verdicts, warnings, checks, arms_differ, memory=None)
+        return AbbaComparison(tuple(blocks), verdicts, warnings, checks, arms_differ, outputs=(), memory=None)
     times = {name: timed for name in METRICS if (timed := _timed_blocks(blocks, name))}
     tails = post_worker_tails(times["worker"], times["client"], 0.0) if "client" in times else ()
     return AbbaComparison(
@@ -87,7 +94,8 @@ def compare_blocks(
         warnings=warnings,
         work=checks,
         arms_differ=arms_differ,
-        memory=memory_claim(request_peaks_gib(_arm(blocks, "A")), request_peaks_gib(_arm(blocks, "B"))),
+        outputs=_outputs(blocks),
+        memory=_memory(blocks),
     )
 
 
@@ -103,6 +111,23 @@ def _timed_blocks(blocks: Sequence[AbbaBlock], metric: str) -> list[Block] | Non
 
 def _arm(blocks: Sequence[AbbaBlock], arm: str) -> list[PerfDump]:
     return [dump for block in blocks for _, dump in block.of_arm(arm)]
+
+
+def _outputs(blocks: Sequence[AbbaBlock]) -> tuple[OutputsComparison, ...]:
+    reference = _arm(blocks, "A")[0]
+    runs = [run for block in blocks for run in zip(block.labels, block.dumps, strict=True)]
+    return tuple(compare_outputs(reference, dump, label) for label, dump in runs if dump is not reference)
+
+
+def _memory(blocks: Sequence[AbbaBlock]) -> MemoryClaim:
+    """Only runs of one commit show how far an arm's own runs lie apart: two candidates may need different memory."""
+    baseline, candidate = _arm(blocks, "A"), _arm(blocks, "B")
+    same_runs: dict[tuple[str, str], list[PerfDump]] = {}
+    for arm, dumps in (("A", baseline), ("B", candidate)):
+        for dump in dumps:
+            same_runs.setdefault((arm, dump.short_commit), []).append(dump)
+    spread_gib = same_arm_spread_gib(list(same_runs.values()))
+    return memory_claim(request_peaks_gib(baseline), request_peaks_gib(candidate), spread_gib)
 
 
 def _work_checks(blocks: Sequence[AbbaBlock]) -> tuple[WorkCheck, ...]:
@@ -126,56 +151,10 @@ def _unequal_work(checks: Sequence[WorkCheck]) -> tuple[Reason, ...]:
     return (Reason("UNEQUAL_WORK", detail, "Measure both arms with the same request and the same warm-up."),)
 
 
-def _mixed_arms(blocks: Sequence[AbbaBlock]) -> tuple[Reason, ...]:
-    found = []
-    for block in blocks:
-        for arm in "AB":
-            (first_label, first), (second_label, second) = block.of_arm(arm)
-            mixed = [
-                f"{difference}"
-                for difference in check_equal_work(first, second).notes
-                if difference.field in {"commit", "dump schema", *ARM_FLAGS}
-            ]
-            if mixed:
-                detail = f"arm {arm} of block {block.name} is not one program in {first_label} and {second_label}"
-                advice = "Give the files in slot order, A1 B1 B2 A2, or name the order with --order."
-                found.append(Reason("ARM_MIXED", f"{detail}: {'; '.join(mixed)}", advice))
-    return tuple(found)
-
-
-def _swapped_arms(blocks: Sequence[AbbaBlock]) -> tuple[Reason, ...]:
-    """A program that is the baseline of one block and the candidate of another: the files are not in slot order."""
-    programs = [tuple(_program(block.of_arm(arm)[0][1]) for arm in "AB") for block in blocks]
-    for number, (baseline, candidate) in enumerate(programs, start=1):
-        for other, (_, other_candidate) in enumerate(programs, start=1):
-            if baseline == other_candidate != candidate:
-                detail = f"the baseline of block {number} is the candidate of block {other} (commit {baseline[0]})"
-                advice = "Name each block's order with --order, for example ABBA,BAAB."
-                return (Reason("ARMS_SWAPPED", detail, advice),)
-    return ()
-
-
-def _program(dump: PerfDump) -> tuple[str, ...]:
-    return (dump.short_commit, *(repr(dump.config.get(flag)) for flag in ARM_FLAGS))
-
-
-def _repeated_runs(blocks: Sequence[AbbaBlock]) -> tuple[Reason, ...]:
-    first_with: dict[Any, str] = {}
-    found = []
-    for block in blocks:
-        for label, dump in zip(block.labels, block.dumps, strict=True):
-            identity = (dump.raw.get("request_id"), dump.raw.get("timestamp"))
-            earlier = label if identity == (None, None) else first_with.setdefault(repr(identity), label)
-            if earlier != label:
-                advice = "Every slot needs a run of its own: run the block again."
-                found.append(Reason("REPEATED_RUN", f"{label} holds the same run as {earlier}", advice))
-    return tuple(found)
-
-
 def _warnings(blocks: Sequence[AbbaBlock], checks: Sequence[WorkCheck]) -> tuple[Reason, ...]:
     found = [_commits_differ(blocks, arm) for arm in "AB"]
     found += [_same_program(blocks), _outputs_differ(blocks)]
-    doubts = [difference for check in checks for difference in check.notes if difference.field == "excessive speed-up"]
+    doubts = [difference for check in checks for difference in check.notes if difference.field == SPEED_FIELD]
     found += [Reason("DOUBTFUL_SPEEDUP", str(doubt), "Check that the candidate did all the work.") for doubt in doubts]
     recorded = dict.fromkeys(text for block in blocks for dump in block.dumps for text in dump.warnings)
     found += [Reason("RECORDED_BY_A_RUN", text, "Read that run's log.") for text in recorded]

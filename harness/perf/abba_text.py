@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuseproof.harness.number_format import MISSING, count, interval, number, percent
+from fuseproof.harness.number_format import MISSING, count, interval, latency_change, number, percent
 from fuseproof.harness.perf.abba import PRIMARY, AbbaComparison
 from fuseproof.harness.perf.blocks import METRICS, AbbaBlock, seconds_of
 from fuseproof.harness.perf.memory import KINDS, format_gib, request_peaks_gib
-from fuseproof.harness.perf.text import escape_cell, latency_phrase, markdown_table, render_unequal_work
+from fuseproof.harness.perf.text import escape_cell, latency_phrase, markdown_table, render_outputs, render_unequal_work
 from fuseproof.harness.statistics.comparison import Comparison
 from fuseproof.harness.statistics.verdict import Reason, Verdict, Word
 
@@ -26,6 +26,7 @@ def render_abba(comparison: AbbaComparison) -> str:
         _reasons_section(comparison.verdicts),
         "### Blocks\n\n" + _blocks_table(comparison) if has_numbers else "",
         "### Numbers\n\n" + _numbers_table(comparison.verdicts) if has_numbers else "",
+        render_outputs(comparison.outputs, comparison.outputs_reference) if comparison.outputs else "",
         "### Memory\n\n" + escape_cell(comparison.memory.sentence) if comparison.memory else "",
         _warnings_section(comparison),
         _arms_section(comparison),
@@ -50,10 +51,18 @@ def _title(comparison: AbbaComparison) -> str:
 
 
 def _effect(verdict: Verdict, numbers: Comparison) -> str:
-    """The headline number; a doubtful point estimate gives way to the pair median."""
+    """The headline number; a doubtful point estimate gives way to the pair median.
+
+    "Faster" and "slower" stand beside FASTER and SLOWER only: words are for what was shown.
+    """
+    is_directional = verdict.word in DIRECTIONAL
     if any(warning.code == "MEAN_MEDIAN_DISAGREE" for warning in verdict.warnings):
-        return f"pair median {latency_phrase(-numbers.pair_median_reduction)} (means and median disagree)"
-    return latency_phrase(-numbers.reduction)
+        return f"pair median {_change(numbers.pair_median_reduction, is_directional)} (means and median disagree)"
+    return _change(numbers.reduction, is_directional)
+
+
+def _change(reduction: float, is_directional: bool) -> str:
+    return latency_phrase(-reduction) if is_directional else latency_change(reduction, directional=False)
 
 
 def _confidence(numbers: Comparison) -> str:

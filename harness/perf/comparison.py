@@ -14,7 +14,8 @@ from typing import Any, Literal
 
 from fuseproof.harness.perf.dump import PerfDump
 from fuseproof.harness.perf.memory import MemoryTable, memory_table
-from fuseproof.harness.perf.work import WorkCheck, check_equal_work
+from fuseproof.harness.perf.outputs import OutputsComparison, compare_outputs
+from fuseproof.harness.perf.work import WorkCheck, check_equal_work, doubtful_speedup
 
 SCHEMA = "fuseproof.compare-perf/1"
 OUTSIDE_TOTAL = (
@@ -55,6 +56,11 @@ class TimeRow:
         if self.baseline_ms is None:
             return "absent" if candidate_ms is None else "added"
         return "removed" if candidate_ms is None else ""
+
+    def doubt(self, index: int) -> str | None:
+        """Why a candidate's speed-up is not to be believed from this time alone; None without such a doubt."""
+        candidate_ms = self.candidates_ms[index]
+        return doubtful_speedup(self.baseline_ms, candidate_ms) if self.baseline_ms and candidate_ms else None
 
     def to_json(self) -> dict[str, Any]:
         """Strict JSON values, with the changes and markers worked out."""
@@ -107,6 +113,7 @@ class PerfComparison:
     stages: tuple[TimeRow, ...]
     outside_stages: tuple[TimeRow, ...]
     unattributed: TimeRow
+    outputs: tuple[OutputsComparison, ...]
     memory: MemoryTable
     work: tuple[WorkCheck, ...]
     warnings: tuple[str, ...]
@@ -127,6 +134,7 @@ class PerfComparison:
             "commits": [dump.commit_hash for dump in self.dumps],
             "is_equal_work": self.is_equal_work,
             "headline": self.headline.to_json(),
+            "doubts": [self.headline.doubt(index) for index in range(len(self.labels) - 1)],
             "times": [row.to_json() for row in self.times],
             "throughput_per_s": list(self.throughput_per_s),
             "requests": [entry and asdict(entry) for entry in self.requests],
@@ -134,6 +142,7 @@ class PerfComparison:
             "stages": [row.to_json() for row in self.stages],
             "outside_stages": [row.to_json() for row in self.outside_stages],
             "unattributed": self.unattributed.to_json(),
+            "outputs": [entry.to_json() for entry in self.outputs],
             "memory": self.memory.to_json(),
             "work": [check.to_json() for check in self.work],
             "warnings": list(self.warnings),
@@ -148,6 +157,7 @@ def compare_dumps(dumps: Sequence[PerfDump]) -> PerfComparison:
     times = _times(dumps, requests)
     names = merged_order([list(dump.run_stages) for dump in dumps])
     stages = [_row(name, [dump.run_stages.get(name) for dump in dumps]) for name in names]
+    others = list(zip(dumps[1:], labels[1:], strict=True))
     is_cold = any(entry is not None and entry.first_is_cold for entry in requests)
     return PerfComparison(
         labels=labels,
@@ -160,8 +170,9 @@ def compare_dumps(dumps: Sequence[PerfDump]) -> PerfComparison:
         stages=tuple(row for row in stages if row.name not in OUTSIDE_TOTAL),
         outside_stages=tuple(row for row in stages if row.name in OUTSIDE_TOTAL),
         unattributed=_unattributed(dumps),
+        outputs=tuple(compare_outputs(dumps[0], dump, label) for dump, label in others),
         memory=memory_table(dumps),
-        work=tuple(check_equal_work(dumps[0], dump, label) for dump, label in zip(dumps[1:], labels[1:], strict=True)),
+        work=tuple(check_equal_work(dumps[0], dump, label) for dump, label in others),
         warnings=tuple(_warnings(dumps, labels, requests, steps)),
     )
 

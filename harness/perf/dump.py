@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +22,13 @@ from fuseproof.harness.perf.fields import Fields, read_json_object
 
 SCHEMA = "fuseproof.perf/1"
 LEGACY_STEP_PREFIX = "denoising_step_"
+SPECIAL_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
 NEXT_STEP = "Pass files that `fuseproof generate --perf-dump-path FILE` or `sglang generate` wrote."
 
 
@@ -182,12 +190,16 @@ def write_perf_dump(path: str | os.PathLike[str], dump: Mapping[str, Any]) -> No
 
 
 def write_text_atomically(path: str | os.PathLike[str], text: str) -> None:
-    """Write UTF-8 text through a temporary file in the same folder, so that a reader sees all of it or none."""
-    target = Path(path)
+    """Write UTF-8 text through a temporary file in the same folder, so that a reader sees all of it or none.
+
+    A symbolic link stays one: the file that it names is written. Whatever else stands at ``path`` and is no regular
+    file (a device, a pipe, a folder) is refused, because a rename would replace it.
+    """
+    target = _regular_target(Path(path))
     temporary = target.parent / f".fuseproof-{os.getpid()}-{secrets.token_hex(4)}.tmp"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("x", encoding="utf-8") as stream:
+        with temporary.open("x", encoding="utf-8", errors="surrogateescape") as stream:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
@@ -199,6 +211,32 @@ def write_text_atomically(path: str | os.PathLike[str], text: str) -> None:
         ) from error
     finally:
         _remove(temporary)
+
+
+def special_kind(path: Path) -> str | None:
+    """What stands at ``path``, links followed, when it is neither a regular file nor nothing: ``"a named pipe"``.
+
+    Raises :class:`OSError` for a name that the system cannot look up, :class:`ValueError` for one with a NUL byte.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return next((kind for is_kind, kind in SPECIAL_KINDS if is_kind(mode)), None)
+
+
+def _regular_target(path: Path) -> Path:
+    try:
+        kind = special_kind(path)
+        target = path.resolve() if path.is_symlink() else path
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise FuseproofError(f"Cannot write {str(path)!r}: {reason}.", next_step="Choose another file name.") from error
+    if kind is not None:
+        raise FuseproofError(
+            f"Cannot write {path}: it is {kind}, and a regular file was expected.", next_step="Choose another file."
+        )
+    return target
 
 
 def _remove(temporary: Path) -> None:

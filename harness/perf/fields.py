@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import codecs
+import errno
 import json
 import math
+import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from fuseproof.errors import FuseproofError
 
@@ -139,7 +142,7 @@ class Fields:
 
 def _read_bytes(path: Path, next_step: str | None) -> bytes:
     try:
-        with path.open("rb") as stream:
+        with _open_regular(path) as stream:
             content = stream.read(LARGEST_FILE_BYTES + 1)
     except FileNotFoundError as error:
         raise FuseproofError(f"{path} does not exist.", next_step=next_step) from error
@@ -152,6 +155,21 @@ def _read_bytes(path: Path, next_step: str | None) -> bytes:
         limit_mib = LARGEST_FILE_BYTES // 2**20
         raise FuseproofError(f"{path} is larger than {limit_mib} MiB, too large for a dump.", next_step=next_step)
     return content
+
+
+def _open_regular(path: Path) -> BinaryIO:
+    """Open a regular file; a pipe without a writer would wait for ever, and a device may never end."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is a pipe or a device, and a regular file was expected")
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 def _decode(path: Path, content: bytes, next_step: str | None) -> str:

@@ -9,7 +9,7 @@ never instead of it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from fuseproof.harness.number_format import number
@@ -58,6 +58,8 @@ class MemoryClaim:
     agreement: Agreement
     sentence: str
     differences_gib: dict[str, float]
+    same_arm_spread_gib: dict[str, float] = field(default_factory=dict)
+    """By kind, how far one arm's own runs lie apart, where several were given."""
 
 
 @dataclass(frozen=True)
@@ -95,21 +97,41 @@ def request_peaks_gib(dumps: Sequence[PerfDump]) -> dict[str, float]:
     return {kind: sum(peak[kind] for peak in peaks) / len(peaks) for kind in shared}
 
 
-def memory_claim(baseline_gib: Mapping[str, float], candidate_gib: Mapping[str, float]) -> MemoryClaim:
-    """Put the change of the request peak into one sentence; "mixed" when only one of the kinds fell."""
+def same_arm_spread_gib(arms: Sequence[Sequence[PerfDump]]) -> dict[str, float]:
+    """Kind → the largest difference between the request peaks of two runs of one arm; only kinds that all recorded.
+
+    Every entry of ``arms`` holds runs of one program.
+    """
+    peaks = [[_request_peaks_gib(dump) for dump in dumps] for dumps in arms]
+    shared = [kind for kind in KINDS if all(kind in peak for arm in peaks for peak in arm)]
+    values = {kind: [[peak[kind] for peak in arm] for arm in peaks] for kind in shared}
+    return {kind: max(max(arm) - min(arm) for arm in by_arm) for kind, by_arm in values.items()}
+
+
+def memory_claim(
+    baseline_gib: Mapping[str, float],
+    candidate_gib: Mapping[str, float],
+    same_arm_spread_gib: Mapping[str, float] | None = None,
+) -> MemoryClaim:
+    """Put the change of the request peak into one sentence; "mixed" when only one of the kinds fell.
+
+    A change within ``same_arm_spread_gib``, by which the runs of one arm differ among themselves, is no change.
+    """
     kinds = [kind for kind in CLAIM_KINDS if kind in baseline_gib and kind in candidate_gib]
     if not kinds:
         kinds = [kind for kind in ("host RSS",) if kind in baseline_gib and kind in candidate_gib]
     if not kinds:
         return MemoryClaim("unknown", "Memory: not recorded in both dumps.", {})
-    pairs = {kind: (baseline_gib[kind], candidate_gib[kind]) for kind in kinds}
+    spreads = {kind: (same_arm_spread_gib or {}).get(kind, 0.0) for kind in kinds}
+    pairs = {kind: (baseline_gib[kind], candidate_gib[kind], spreads[kind]) for kind in kinds}
     agreement = _agreement([_direction(*pair) for pair in pairs.values()])
     moved = [kind for kind in kinds if _direction(*pairs[kind]) != 0]
     phrases = [_phrase(kind, *pairs[kind]) for kind in [*moved, *(kind for kind in kinds if kind not in moved)]]
     return MemoryClaim(
         agreement=agreement,
         sentence=f"Memory: {'mixed, no saving: ' if agreement == 'mixed' else ''}{'; '.join(phrases)}.",
-        differences_gib={kind: after - before for kind, (before, after) in pairs.items()},
+        differences_gib={kind: after - before for kind, (before, after, _) in pairs.items()},
+        same_arm_spread_gib={} if same_arm_spread_gib is None else spreads,
     )
 
 
@@ -124,19 +146,21 @@ def _agreement(directions: Sequence[int]) -> Agreement:
     return "more" if max(directions) > 0 else "unchanged"
 
 
-def _direction(before: float, after: float) -> int:
-    if abs(after - before) <= NEGLIGIBLE_SHARE * max(before, after):
+def _direction(before: float, after: float, spread: float) -> int:
+    if abs(after - before) <= max(spread, NEGLIGIBLE_SHARE * max(before, after)):
         return 0
     return 1 if after > before else -1
 
 
-def _phrase(kind: str, before: float, after: float) -> str:
+def _phrase(kind: str, before: float, after: float, spread: float) -> str:
     name = kind if kind == "host RSS" else f"{kind} memory"
     change = f", {number((after / before - 1) * 100, signed=True)} %" if before else ""
     numbers = f"({format_gib(before)} → {format_gib(after)} GiB{change})"
     if after == before:
         return f"{name} does not move ({format_gib(before)} GiB)"
-    direction = _direction(before, after)
+    if abs(after - before) <= spread:
+        return f"{name} unchanged, within the {format_gib(spread)} GiB by which one arm's own runs differ {numbers}"
+    direction = _direction(before, after, spread)
     if direction == 0:
         return f"{name} hardly moves {numbers}"
     return f"{format_gib(abs(after - before))} GiB {'more' if direction > 0 else 'less'} {name} {numbers}"

@@ -12,10 +12,12 @@ from fuseproof.harness.escape import visible
 from fuseproof.harness.number_format import latency_change, number
 from fuseproof.harness.perf.comparison import PerfComparison, StepStatistics, TimeRow
 from fuseproof.harness.perf.memory import MemoryRow, format_gib
-from fuseproof.harness.perf.work import WorkCheck
+from fuseproof.harness.perf.outputs import OutputsComparison, outputs_lines
+from fuseproof.harness.perf.work import SPEED_FIELD, WorkCheck
 
 LONGEST_PROMPT = 80
 ABSENT = "n/a"
+DOUBT_ADVICE = "check that both runs did the same work on an idle machine, or run A-B-B-A blocks"
 _REFERENCES = {ord(character): f"&#{ord(character)};" for character in "&<>|`*@\\"}
 """Character references hold in a table cell and in a paragraph alike; names with underscores stay readable."""
 
@@ -30,6 +32,7 @@ def render_comparison(comparison: PerfComparison, *, is_forced: bool = False) ->
         "### Times\n\n" + _times_table(comparison),
         _steps_section(comparison),
         "### Stages\n\n" + _stages_table(comparison),
+        render_outputs(comparison.outputs, comparison.labels[0]),
         _memory_section(comparison),
         _work_section(comparison),
         _bullets("### Warnings", comparison.warnings),
@@ -41,12 +44,22 @@ def render_unequal_work(checks: Sequence[WorkCheck], *, is_forced: bool = False)
     """What differs between the runs, and that this forbids a ratio."""
     consequence = "compared all the same (--force): the ratios below mean nothing" if is_forced else "no ratio is shown"
     rows = [
-        [difference.field, difference.baseline, difference.other, check.label]
+        [difference.sentence or difference.field, difference.baseline, difference.other, check.label]
         for check in checks
         for difference in check.blocking
     ]
     title = f"### INVALID: unequal work, {consequence}"
     return f"{title}\n\n{markdown_table(['What differs', 'Baseline', 'Other', 'File'], rows)}\n"
+
+
+def render_outputs(comparisons: Sequence[OutputsComparison], reference: str) -> str:
+    """The section that says which outputs are the same; ``reference`` names the run they are compared with."""
+    lines = [escape_cell(line) for line in outputs_lines(comparisons, reference)]
+    differing = [output for comparison in comparisons for output in comparison.differing]
+    if any(output.agrees_in is None and not output.is_unpaired for output in differing):
+        lines.append("How far apart they are: `fuseproof compare-media`.")
+    text = f"Outputs: {lines[0]}" if len(lines) == 1 else "\n".join(f"- {line}" for line in lines)
+    return f"### Outputs\n\n{text}"
 
 
 def latency_phrase(change: float) -> str:
@@ -87,7 +100,11 @@ def _title(comparison: PerfComparison) -> str:
         if change is None or candidate_ms is None:
             continue
         numbers = f"{headline.name} {_milliseconds(headline.baseline_ms)} → {_milliseconds(candidate_ms)} ms"
-        lines.append(f"**{latency_phrase(change)}** {escape_cell(label)}: {numbers}.")
+        doubt = headline.doubt(index)
+        if doubt is None:
+            lines.append(f"**{latency_phrase(change)}** {escape_cell(label)}: {numbers}.")
+        else:
+            lines.append(f"{escape_cell(label)}: {numbers}, {doubt}; {DOUBT_ADVICE}.")
     lines.append("Single runs: a description, not a verdict. Pass A-B-B-A blocks with --abba for one.")
     return "\n".join(lines)
 
@@ -109,7 +126,7 @@ def _time_cells(row: TimeRow, *, in_words: bool) -> list[str]:
         change = row.change(index)
         text = row.marker(index) or ABSENT
         if change is not None:
-            text = latency_phrase(change) if in_words else format_percent(change)
+            text = _change_in_words(row, index, change) if in_words else format_percent(change)
         if len(row.candidates_ms) > 1:
             cells.append(f"{_milliseconds(candidate_ms)} ({text})")
             continue
@@ -156,6 +173,10 @@ def _step_cell(entry: StepStatistics | None, name: str) -> str:
     return cells[_STEP_ROWS.index(name)]
 
 
+def _change_in_words(row: TimeRow, index: int, change: float) -> str:
+    return latency_phrase(change) if row.doubt(index) is None else latency_change(-change, directional=False)
+
+
 def _candidate_columns(comparison: PerfComparison) -> list[str]:
     return ["Candidate"] if len(comparison.labels) == 2 else list(comparison.labels[1:])
 
@@ -197,9 +218,13 @@ def _work_section(comparison: PerfComparison) -> str:
     lines = []
     for check in comparison.work:
         prefix = f"{check.label}: " if len(comparison.work) > 1 else ""
-        if not check.blocking:
+        doubt = next((note for note in check.notes if note.field == SPEED_FIELD), None)
+        if doubt is not None:
+            lines.append(f"{prefix}{doubt}, so the work may have been unequal in something that is not recorded.")
+        elif not check.blocking:
             lines.append(f"{prefix}nothing recorded says that the work or its measurement was unequal.")
-        lines += [f"{prefix}differs: {difference}" for difference in check.notes]
+        shown = [note for note in check.notes if note.field not in (SPEED_FIELD, "outputs")]
+        lines += [f"{prefix}differs: {difference}" for difference in shown]
         if check.unchecked:
             lines.append(f"{prefix}not recorded in both dumps, so not checked: {', '.join(check.unchecked)}.")
     return _bullets("### Equal work", lines)

@@ -67,6 +67,8 @@ IRRELEVANT_FLAGS = frozenset(
 DOUBTFUL_SPEEDUP = 3.0
 EXCESSIVE_SPEEDUP = 10.0
 """A candidate this much faster has almost always done less; KernelBench draws the same line."""
+SPEED_FIELD = "excessive speed-up"
+UNBELIEVED = "more than is usually believed"
 
 
 @dataclass(frozen=True)
@@ -77,9 +79,11 @@ class Difference:
     field: str
     baseline: str
     other: str
+    sentence: str = ""
+    """Said instead of "field: baseline against other", where that would be no English."""
 
     def __str__(self) -> str:
-        return f"{self.field}: {self.baseline} against {self.other}"
+        return self.sentence or f"{self.field}: {self.baseline} against {self.other}"
 
 
 @dataclass(frozen=True)
@@ -138,7 +142,7 @@ def check_equal_work(
         if _is_missing(before) or _is_missing(after):
             unchecked += [field] if field in EXPECTED_FACTS else []
         elif before != after:
-            differences.append(Difference(kind, field, _show(before), _show(after)))
+            differences.append(Difference(kind, field, value_text(before), value_text(after)))
     differences += _flag_differences(baseline.config, other.config)
     differences += _version_differences(baseline.environment, other.environment)
     differences += _output_differences(baseline, other)
@@ -152,7 +156,7 @@ def _flag_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> li
     for flag in dict.fromkeys([*before, *after]):
         if flag in IRRELEVANT_FLAGS or not _has_flag(flag, before, after) or before[flag] == after[flag]:
             continue
-        differences.append(Difference(_flag_kind(flag), flag, _show(before[flag]), _show(after[flag])))
+        differences.append(Difference(flag_kind(flag), flag, value_text(before[flag]), value_text(after[flag])))
     return differences
 
 
@@ -161,7 +165,8 @@ def _has_flag(flag: str, *configs: Mapping[str, Any]) -> bool:
     return all(flag in config and not (is_undecided and config[flag] is None) for config in configs)
 
 
-def _flag_kind(flag: str) -> Kind:
+def flag_kind(flag: str) -> Kind:
+    """Whether a flag says what was asked for ("work"), how it was measured, or something that may be compared."""
     if flag in WORK_FLAGS:
         return "work"
     return "measurement" if flag in MEASUREMENT_FLAGS else "note"
@@ -170,7 +175,7 @@ def _flag_kind(flag: str) -> Kind:
 def _version_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
     old, new = _versions(before), _versions(after)
     return [
-        Difference("note", f"{name} version", _show(old[name]), _show(new[name]))
+        Difference("note", f"{name} version", value_text(old[name]), value_text(new[name]))
         for name in old
         if name in new and old[name] != new[name]
     ]
@@ -192,14 +197,24 @@ def _output_differences(baseline: PerfDump, other: PerfDump) -> list[Difference]
     return []
 
 
+def doubtful_speedup(baseline_ms: float, candidate_ms: float) -> str | None:
+    """``3.50x apart: more than is usually believed``; None for a speed-up that is no reason to doubt."""
+    speedup = baseline_ms / candidate_ms
+    return f"{speedup:.2f}x apart: {UNBELIEVED}" if speedup > DOUBTFUL_SPEEDUP else None
+
+
 def excessive_speedup(baseline_ms: float, candidate_ms: float) -> list[Difference]:
     """A speed-up that is doubtful (a note) or not believed at all (unequal work); empty when it is neither."""
-    speedup = baseline_ms / candidate_ms
-    if speedup <= DOUBTFUL_SPEEDUP:
+    doubt = doubtful_speedup(baseline_ms, candidate_ms)
+    if doubt is None:
         return []
-    kind: Kind = "work" if speedup > EXCESSIVE_SPEEDUP else "note"
-    limit = EXCESSIVE_SPEEDUP if kind == "work" else DOUBTFUL_SPEEDUP
-    return [Difference(kind, "excessive speed-up", f"at most {limit:g}x is believed", f"{speedup:.1f}x")]
+    times = (f"{baseline_ms:.2f} ms", f"{candidate_ms:.2f} ms")
+    speedup = baseline_ms / candidate_ms
+    if speedup <= EXCESSIVE_SPEEDUP:
+        return [Difference("note", SPEED_FIELD, *times, f"the worker times are {doubt}")]
+    limit = f"more than {EXCESSIVE_SPEEDUP:g}x is not believed"
+    sentence = f"{SPEED_FIELD}: the worker times are {speedup:.2f}x apart, and {limit}"
+    return [Difference("work", SPEED_FIELD, *times, sentence)]
 
 
 def _of_requests(dump: PerfDump, key: str) -> list[Any] | None:
@@ -217,7 +232,8 @@ def _is_missing(value: Any) -> bool:
     return value is None or value == []
 
 
-def _show(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """A value as short text without secrets; not escaped."""
     text = redact(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
     text = f"{text[:77]}..." if len(text) > 80 else text
     return text or '""'

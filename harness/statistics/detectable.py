@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -127,6 +128,7 @@ def plan_for(effect: float, scatter: float, *, min_effect: float = 0.01, alpha: 
     )
 
 
+@lru_cache(maxsize=64)
 def _resolution_quantiles(blocks: int, alpha: float) -> Floats:
     """Half width of the interval over the true scatter, at the midpoints of equally likely slices; ascending."""
     from scipy.special import gammaincinv

@@ -88,6 +88,18 @@ def test_verdicts_and_exit_codes(
     assert Path("c/report.md").is_file()
 
 
+def test_impossible_times_fail_their_arm(abba: Abba) -> None:
+    result = abba(*arms({}, {"worker_ms": 3_600_000_000}), "--output=c")
+    assert (1, True) == (result.code, "claims 3600.000 s of worker time" in result.err)
+    assert "IMPOSSIBLE_TIME" in Path("c/report.md").read_text()
+
+
+def test_times_that_repeat_themselves_are_remarked_upon(abba: Abba) -> None:
+    result = abba(*arms({"repeats_itself": 1}), "--output=c", "--blocks=1")
+    assert "warning: all 2 baseline runs of command claim 1 ms" in result.err
+    assert [("IDENTICAL_TIMES", "A")] == [(item.code, item.arm) for item in Campaign.open("c").warnings]
+
+
 def test_noise_is_inconclusive(abba: Abba, tmp_path: Path) -> None:
     baseline = {"worker_ms": NOISY_A, "counter": tmp_path / "a"}
     candidate = {"worker_ms": NOISY_B, "counter": tmp_path / "b"}
@@ -125,13 +137,22 @@ def test_slots_run_in_the_recorded_order_and_never_overlap(abba: Abba) -> None:
 
 def test_dry_run_shows_everything_and_writes_nothing(abba: Abba, tmp_path: Path) -> None:
     result = abba(*arms(), "--dry-run", "--output=c")
-    heads = [line.split() for line in result.out.splitlines() if line.startswith("command/")]
+    heads = [line.split() for line in result.out.splitlines() if line.startswith("  command/")]
     ids = ["01-0-A", "01-1-A", "01-2-B", "01-3-B", "01-4-A", "02-1-B", "02-2-A", "02-3-A", "02-4-B"]
     assert [f"command/{slot_id}" for slot_id in ids] == [words[0] for words in heads]
     assert ["A1", "B1", "B2", "A2", "B1", "A1", "A2", "B2"] == [words[-1] for words in heads[1:]]
-    assert f"--perf-dump {tmp_path}/c/slots/command/01-1-A/perf.json" in result.out
+    assert "--perf-dump SLOT/perf.json" in result.out and "SLOT is c/slots/" in result.out
     assert "OMP_NUM_THREADS=" in result.out and "time: " in result.out and "disk: " in result.out
     assert [] == list(tmp_path.iterdir())
+
+
+def test_dry_run_says_shared_things_once_and_fits_a_terminal(abba: Abba) -> None:
+    result = abba("--dry-run")
+    lines = result.out.splitlines()
+    for words in ("--guidance-scale", "OMP_NUM_THREADS=", "--fastpaths=off", "--fastpaths=auto", "'a red panda'"):
+        assert 1 == result.out.count(words), words
+    assert [] == [line for line in lines if len(line) > 80 and " " in line.strip()]
+    assert any(line.split() == ["panda/01-2-B", "arm", "B", "ABBA", "B1"] for line in lines)
 
 
 def test_dry_run_of_the_default_plan(abba: Abba, tmp_path: Path) -> None:
@@ -165,12 +186,21 @@ def test_dry_run_of_the_default_plan(abba: Abba, tmp_path: Path) -> None:
         pytest.param(["--baseline-command=true {perf_dump} {x}"], "{x}", id="placeholder"),
         pytest.param(["--candidate-command=true"], "{perf_dump}", id="no-perf-dump"),
         pytest.param(["--candidate-command=no-such-program {perf_dump}"], "no-such-program", id="no-program"),
-        pytest.param(["--baseline=--output-path=x"], "--output-path", id="slot-flag"),
-        pytest.param(["--baseline=--prompt 'x"], "quotation", id="open-quote"),
+        pytest.param(["--candidate=--output-path=x"], "--output-path", id="slot-flag"),
+        pytest.param(["--candidate=--prompt 'x"], "quotation", id="open-quote"),
         pytest.param(["--aa", "--candidate=--seed=1"], "exclude", id="aa-with-candidate"),
         pytest.param(["--resume=c", "--output=d"], "exclude", id="resume-elsewhere"),
         pytest.param([*arms(), "--flags=--seed=1"], "--flags", id="flags-without-effect"),
         pytest.param(["--candidate=--token=abcdefgh12345678"], "secret", id="secret"),
+        pytest.param(["--baseline=--seed=1"], "--candidate", id="lone-baseline"),
+        pytest.param(["--candidate=--sed=1"], "Cell panda, candidate: generate would refuse", id="unknown-flag"),
+        pytest.param(["--candidate=--seed=-1"], "'-1' is not a whole number", id="bad-value"),
+        pytest.param(["--flags=--seed=1"], "neither --prompt nor --prompt-path", id="no-prompt"),
+        pytest.param(["--candidate=--device=tpu"], "--device is 'tpu'", id="rule-of-generate"),
+        pytest.param(["--candidate=--config=none.toml"], "none.toml cannot be read", id="no-config"),
+        pytest.param(["--candidate=--help"], "--help runs nothing", id="help"),
+        pytest.param(["--candidate=--sed=1", "--dry-run"], "candidate: generate would refuse", id="dry-run"),
+        pytest.param(["--candidate=stray"], "stray", id="stray-word"),
     ],
 )
 def test_usage_errors_write_nothing(abba: Abba, tmp_path: Path, arguments: list[str], named: str) -> None:
@@ -238,6 +268,7 @@ def test_a_failing_candidate_is_named_and_no_ratio_printed(abba: Abba, mode: str
     result = abba(*arms({}, {"mode": mode}), "--output=c")
     assert 1 == result.code
     assert named in result.err and "command/01-2-B" in result.err
+    assert "its log: c/slots/command/01-2-B/stderr.log" in result.err
     report = Path("c/report.md").read_text()
     assert code in report and "candidate" in report and "faster)" not in result.out + report
     assert {"01-0-A": "done", "01-1-A": "done", "01-2-B": "invalid"} == states(Path("c"))
@@ -343,7 +374,7 @@ def test_a_busy_machine_is_refused_unless_allowed(abba: Abba, monkeypatch: pytes
     busy = activity.Activity(0.5, 2, 1.5, 0.0, (activity.ActiveProcess("make", 77, 1.5),))
     monkeypatch.setattr("fuseproof.harness.campaign.readiness.sample_activity", lambda: busy)
     result = abba(*arms(), "--output=c", allow_busy=False)
-    assert (6, True) == (result.code, "make (77)" in result.err and "--allow-busy" in result.err)
+    assert (6, True) == (result.code, "make (pid 77, 1.5 cores)" in result.err and "--allow-busy" in result.err)
     assert [] == list(tmp_path.iterdir())
     assert 0 == abba(*arms(), "--output=c", "--blocks=1").code
 
@@ -383,11 +414,12 @@ def test_shared_flags_replace_the_default_request_and_extend_a_plan(abba: Abba) 
         command = values["slots"][1]["command"]
         return list(command[4 : command.index("--perf-dump-path")])
 
-    assert ["--seed", "7", "--fastpaths=off"] == request("--flags=--seed 7")
-    assert ["--seed", "7", "--x"] == request("--flags=--seed 7", "--baseline=--x")
+    assert ["--prompt=x", "--fastpaths=off"] == request("--flags=--prompt=x")
+    assert ["--prompt=x", "--seed=1"] == request("--flags=--prompt=x", "--baseline=--seed=1", "--candidate=--seed=2")
+    assert "--seed=1" == request("embedded", "--baseline=--seed=1")[-1], "the plan has a candidate"
     assert ["--seed", "7", "--fastpaths=off"] == request("embedded", "--flags=--seed 7")[-3:]
     assert ["--seed", "42"] == [word for word in request("embedded") if word in ("--seed", "42")]
-    assert ["--seed", "42"] == request("--candidate=--seed=8")[-2:]
+    assert ["--warmup-steps", "1"] == request("--candidate=--seed=8")[-2:], "the baseline is plain generate"
 
 
 def test_a_plan_file_runs(abba: Abba, tmp_path: Path) -> None:

@@ -58,6 +58,13 @@ def test_sglangs_format_says_on_stderr_what_it_cannot_show(run: Run, tmp_path: P
     assert "warning: base.json has no stage LTX2RefinementStage" in err
 
 
+def test_sglangs_format_doubts_on_stderr(run: Run, tmp_path: Path) -> None:
+    base = write_dump(tmp_path / "base.json", total_duration_ms=3500.0)
+    code, _, err = run("--format=sglang", base, write_dump(tmp_path / "new.json"))
+    assert code == 0
+    assert "warning: new.json: the worker times are 3.50x apart: more than is usually believed" in err
+
+
 def test_abba(run: Run) -> None:
     code, out, err = run("--abba", *LONGLIVE2)
     assert (code, err) == (0, "")
@@ -88,7 +95,11 @@ def test_order(run: Run, tmp_path: Path) -> None:
     code, out, _ = run("--abba", "--order", "ABBA,BAAB", *files)
     assert code == 0
     assert out.startswith("## A-B-B-A comparison: FASTER")
-    assert run("--abba", *files)[0] == 6
+    code, out, err = run("--abba", *files)
+    assert code == 6
+    assert "--order mirrored" in out
+    assert err.endswith("--order mirrored.\n")
+    assert "--force" not in out + err
 
 
 @pytest.mark.parametrize("mode", [(), ("--abba",)], ids=["pair", "abba"])

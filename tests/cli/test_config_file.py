@@ -76,6 +76,11 @@ def test_precedence_and_words(tmp_path: Path, text: str, arguments: list[str], f
     [
         ("c.toml", "widht = 64\n", "'widht' is not a flag of generate"),
         ("c.yaml", "config: other.yaml\n", "'config' is not a flag"),
+        ("c.json", '{"save-output": ""}', "'' is not a valid boolean; write true or false"),
+        ("c.yaml", "warmup:\n", "'' is not a valid boolean"),
+        pytest.param(
+            "c.toml", "seed = 0x" + "f" * 5000 + "\n", "'seed' is a number of too many digits", id="hex-giant"
+        ),
         ("c.json", '{"seed": 42.5}', "'seed': '42.5' is not a whole number"),
         ("c.json", '{"seed": true}', "'seed': 'true' is not a whole number"),
         ("c.json", '{"seed": null}', "'seed' is empty"),
@@ -96,6 +101,7 @@ def test_usage_errors_name_file_and_key(tmp_path: Path, name: str, text: str, sa
         parse(path, "--prompt=a")
     assert said in caught.value.message
     assert str(path) in caught.value.message
+    assert caught.value.next_step
 
 
 @pytest.mark.parametrize(
@@ -106,6 +112,8 @@ def test_usage_errors_name_file_and_key(tmp_path: Path, name: str, text: str, sa
         ("c.yaml", "a: [1\n", "is not valid YAML"),
         ("c.json", '{"a": ', "is not valid JSON"),
         ("c.json", "", "is not valid JSON"),
+        pytest.param("c.json", '{"seed": ' + "9" * 5000 + "}", "Exceeds the limit", id="giant-json"),
+        pytest.param("c.toml", "seed = " + "9" * 5000 + "\n", "Exceeds the limit", id="giant-toml"),
         ("c.json", "[" * 100_000, "nested too deeply"),
         ("c.json", "[1]", "holds no table"),
         ("c.yaml", "just text\n", "holds no table"),
@@ -118,6 +126,7 @@ def test_bad_files_are_one_sentence(tmp_path: Path, name: str, text: str | bytes
         read_config(written(tmp_path, name, text))
     assert said in caught.value.message
     assert "\n" not in caught.value.message
+    assert caught.value.next_step
 
 
 def test_missing_file_and_folder(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from collections import namedtuple
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,72 +15,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fuseproof.cli import generation, hash_seed
+from fuseproof.cli import hash_seed
 from fuseproof.cli.generate import fastpaths_line
 from fuseproof.cli.generation import to_pixels
-from fuseproof.cli.main import main
+from fuseproof.cli.termination import Terminated
 from fuseproof.errors import FuseproofError
 from fuseproof.harness.media.files import array_sha256, file_sha256
 from fuseproof.harness.perf.dump import read_perf_dump
-from fuseproof.pipelines.checkpoints import Checkpoint
-from fuseproof.pipelines.embedded import ResolvedModel
 from fuseproof.pipelines.families import LONGCAT_IMAGE
-from tests.cli.fake_session import FakeSession, install, picture
+from tests.cli.desk import SMALL, Desk
+from tests.cli.fake_session import picture
 
-SMALL = ("--width=64", "--height=48", "--num-inference-steps=2")
 Usage = namedtuple("Usage", "total used free")
-
-
-@dataclass
-class Desk:
-    """A working folder, a fake model, and the program."""
-
-    folder: Path
-    session: FakeSession
-    capsys: pytest.CaptureFixture[str]
-    out: str = ""
-    err: str = ""
-
-    def run(self, *arguments: str) -> int:
-        code = main(["generate", *arguments])
-        captured = self.capsys.readouterr()
-        self.out, self.err = captured.out, captured.err
-        return code
-
-    def files(self) -> list[str]:
-        return sorted(str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if path.is_file())
-
-    def dump(self) -> dict[str, Any]:
-        dump: dict[str, Any] = json.loads((self.folder / "p.json").read_text())
-        return dump
-
-
-@pytest.fixture
-def real_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Desk:
-    """The real resolver and checks; only loading is a stand-in."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONHASHSEED", "0")
-    monkeypatch.delenv(hash_seed.MARKER, raising=False)
-    return Desk(tmp_path, install(monkeypatch), capsys)
-
-
-@pytest.fixture
-def desk(real_models: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    """A model that is always found and whole."""
-
-    def resolve(model_path: str, revision: str | None) -> ResolvedModel:
-        return ResolvedModel(
-            folder=Path("/models/fake"),
-            source="embedded",
-            requested=model_path,
-            revision=revision,
-            content_sha256="a" * 64,
-            cache_state="cached",
-        )
-
-    monkeypatch.setattr(generation, "resolve_model", resolve)
-    monkeypatch.setattr(generation, "check_checkpoint", lambda folder: Checkpoint(folder, LONGCAT_IMAGE, {}, {}))
-    return real_models
 
 
 def test_one_request_writes_an_image_and_a_dump(desk: Desk) -> None:
@@ -277,7 +222,9 @@ def test_a_non_finite_image_is_a_failure(desk: Desk, extra: list[str], files: li
 
 
 @pytest.mark.parametrize(
-    ("outcome", "code"), [(FuseproofError("out of memory"), 1), (KeyboardInterrupt(), 130)], ids=["fails", "ctrl-c"]
+    ("outcome", "code"),
+    [(FuseproofError("out of memory"), 1), (KeyboardInterrupt(), 130), (Terminated(), 143)],
+    ids=["fails", "ctrl-c", "sigterm"],
 )
 def test_a_failure_leaves_no_dump_that_looks_like_success(desk: Desk, outcome: BaseException, code: int) -> None:
     arguments = ("--prompt=a", "--prompt=b", *SMALL, "--perf-dump-path=p.json", "--output-path=o")
@@ -315,6 +262,16 @@ def test_a_full_disk_is_found_before_the_model_is_loaded(desk: Desk, monkeypatch
     [
         (["--height=427"], 2, "416 and 432"),
         (["--warmup-resolutions=100x64"], 2, "cannot make width 100"),
+        (["--warmup-resolutions=64x65"], 2, "next: Use --warmup-resolutions 64x80."),
+        (["--perf-dump-path=quiet.yaml", "--config=quiet.yaml"], 2, "is the same file as --config"),
+        (["--perf-dump-path=./good.png", "--image-path=good.png"], 2, "is the same file as --image-path"),
+        (["--output-file-path=good.png", "--image-path=good.png"], 2, "the output file good.png is the same file"),
+        (["--perf-dump-path=x.png", "--output-file-path=./x"], 2, "is the same file as the output file"),
+        (["--perf-dump-path=taken"], 2, "is not a perf dump"),
+        (["--perf-dump-path=/dev/null"], 2, "is a device"),
+        (["--perf-dump-path=" + "x" * 300], 2, "cannot name a file"),
+        (["--config=nul.json"], 2, "cannot name a file"),
+        (["--device=tpu"], 2, "next: "),
         (["--num-inference-steps=0"], 2, "'0' is not a whole number from 1 to 1000"),
         (["--seed=-1"], 2, "from 0 to 18446744073709551615"),
         (["--output-file-name=../../x"], 2, "'../../x'"),
@@ -341,7 +298,8 @@ def test_a_full_disk_is_found_before_the_model_is_loaded(desk: Desk, monkeypatch
 def test_every_mistake_is_a_sentence_before_anything_is_loaded(
     desk: Desk, arguments: list[str], code: int, said: str
 ) -> None:
-    (desk.folder / "taken").touch()
+    (desk.folder / "taken").write_text("notes")
+    (desk.folder / "nul.json").write_text('{"perf_dump_path": "a\\u0000b"}')
     (desk.folder / "folder.png").mkdir()
     (desk.folder / "page.png").write_text("<html>")
     (desk.folder / "quiet.yaml").write_text("colour: red\n" if len(arguments) == 1 else "width: 64\n")

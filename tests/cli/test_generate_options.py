@@ -275,6 +275,8 @@ def test_warmup_plan(arguments: list[str], expected: WarmupPlan) -> None:
         (["--output-file-name", "x" * 300], "longer than 250 bytes"),
         (["--prompt=b", "--output-file-name=x"], "2 prompts cannot share"),
         (["--prompt-path=p.txt"], "both given"),
+        (["--prompt-path="], "both given"),
+        (["--output-file-path="], "must end in a file name"),
         (["--prompt="], "holds no text"),
         (["--prompt=  "], "holds no text"),
         (["--prompt=\udcff"], "not valid UTF-8"),
@@ -284,6 +286,12 @@ def test_cross_flag_rules(arguments: list[str], said: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_with_prompt(*arguments)
     assert said in caught.value.message
+    assert caught.value.next_step
+
+
+def test_an_empty_prompt_path_is_named() -> None:
+    with pytest.raises(UsageError, match="--prompt-path is ''"):
+        parse("--prompt-path=")
 
 
 def test_no_prompt_is_an_error_with_a_next_step() -> None:
@@ -308,6 +316,8 @@ def test_no_prompt_is_an_error_with_a_next_step() -> None:
         (["--backend=vllm"], "'vllm' is not one of native, diffusers, auto, sglang"),
         (["--warmup-steps=0"], "neither a whole number from 1 to 1000 nor full"),
         (["--enable-torch-compile=maybe"], "not a valid boolean"),
+        (["--enable-torch-compile="], "'' is not a valid boolean; write true or false"),
+        (["--save-output", " "], "' ' is not a valid boolean"),
         (["--enable-teacache"], "No such option"),
     ],
 )

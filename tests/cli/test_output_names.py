@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections import namedtuple
@@ -11,7 +12,14 @@ from pathlib import Path
 import pytest
 
 from fuseproof.cli import output_names
-from fuseproof.cli.output_names import check_dump_path, check_writable, create_folder, default_file_name, free_path
+from fuseproof.cli.output_names import (
+    check_distinct,
+    check_dump_path,
+    check_writable,
+    create_folder,
+    default_file_name,
+    free_path,
+)
 from fuseproof.errors import FuseproofError, UsageError
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -92,3 +100,43 @@ def test_perf_dump_path_must_be_a_file(tmp_path: Path) -> None:
         check_dump_path(tmp_path, 1)
     with pytest.raises(UsageError, match="is a folder"):
         check_dump_path(Path(), 1)
+
+
+@pytest.mark.parametrize(
+    "name", ["x" * 300, "x" * 250, "a\0b", "\ud800"], ids=["too-long", "no-room", "nul", "surrogate"]
+)
+def test_a_dump_name_that_cannot_be_is_a_usage_error(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="cannot name a file") as caught:
+        check_dump_path(tmp_path / name, 1)
+    assert caught.value.next_step
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_a_dump_path_that_is_a_pipe_or_a_device_is_a_usage_error(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "null").symlink_to(os.devnull)
+    for path, kind in (
+        (tmp_path / "pipe", "a named pipe"),
+        (Path(os.devnull), "a device"),
+        (tmp_path / "null", "a dev"),
+    ):
+        with pytest.raises(UsageError, match=f"is {kind}"):
+            check_dump_path(path, 1)
+
+
+@pytest.mark.parametrize("spelling", ["a.json", "sub/../a.json", "link.json", "hard.json"])
+def test_one_file_under_two_names_is_refused(tmp_path: Path, spelling: str) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "a.json").touch()
+    (tmp_path / "link.json").symlink_to("a.json")
+    (tmp_path / "hard.json").hardlink_to(tmp_path / "a.json")
+    given = tmp_path / spelling
+    with pytest.raises(UsageError, match=r"--perf-dump-path .* is the same file as --config"):
+        check_distinct(given, "--perf-dump-path", {"--config": [None, tmp_path / "a.json"]})
+    check_distinct(tmp_path / "b.json", "--perf-dump-path", {"--config": [tmp_path / "a.json", None]})
+    check_distinct(None, "--perf-dump-path", {"--config": [tmp_path / "a.json"]})
+
+
+def test_two_names_of_a_file_that_does_not_exist_yet_are_one(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="same file"):
+        check_distinct(tmp_path / "x" / ".." / "new", "--perf-dump-path", {"the output file": [tmp_path / "new"]})

@@ -194,3 +194,13 @@ def test_help_loads_no_numerics() -> None:
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert 0 == result.returncode, result.stderr
     assert "Render the campaign in DIR again" in result.stdout
+
+
+def test_changed_measurement_is_not_signed_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert 0 == main(["report", str(folder)])
+    capsys.readouterr()
+    (folder / "slots/panda/01-2-B/outputs/image-0.png").write_bytes(b"x")
+    assert 1 == main(["report", str(folder)])
+    assert "slots/panda/01-2-B/outputs/image-0.png is not the file that it lists" in error_of(capsys)
+    assert 1 == main(["report", str(folder), "--check"])
+    assert "Restore the files below slots/" in error_of(capsys)

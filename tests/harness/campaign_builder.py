@@ -104,6 +104,9 @@ class Run:
     reason_code: str | None = None
     reason: str | None = None
     is_busy: bool = False
+    is_contention_measured: bool = True
+    wall_s: float = 19.0
+    disturbers: Sequence[tuple[str, float]] = (("cc1plus", 0.8),)
     config: Mapping[str, Any] = field(default_factory=dict)
     prompts: Sequence[str] = (PROMPT,)
     model: str = "embedded:longcat-image"
@@ -143,7 +146,7 @@ class CampaignBuilder:
         self.environment = dict(ENVIRONMENT if environment is None else environment)
         self.command = list(command)
         named = cells if isinstance(cells, Mapping) else {cell: {} for cell in cells}
-        self.plan = {
+        self.plan: dict[str, Any] = {
             "schema": 1,
             "name": name,
             "title": "A synthetic campaign",
@@ -215,14 +218,13 @@ class CampaignBuilder:
             "state": run.state,
             "reason_code": run.reason_code,
             "reason": run.reason,
-            "command": ["/opt/venv/bin/python", "-m", "fuseproof", "generate", *shlex.split(REQUEST_FLAGS),
-                        "--perf-dump-path", f"{folder.resolve()}/perf.json"],
+            "command": self._command(arm, folder),
             "environment_overrides": {"OMP_NUM_THREADS": "1"},
             "started": "2026-01-01T00:00:00+00:00",
             "ended": "2026-01-01T00:00:20+00:00",
             "started_monotonic_s": started,
-            "ended_monotonic_s": started + 19.0,
-            "wall_s": 19.0,
+            "ended_monotonic_s": started + run.wall_s,
+            "wall_s": run.wall_s,
             "returncode": 0 if run.state == "done" else 1,
             "times": {
                 "worker_s": run.worker_s,
@@ -242,10 +244,10 @@ class CampaignBuilder:
             },
             "outputs": self._outputs(run, folder) if run.state == "done" else [],
             "contention": {
-                "other_cpu_share": 0.8 if run.is_busy else 0.01,
+                "other_cpu_share": None if not run.is_contention_measured else 0.8 if run.is_busy else 0.01,
                 "busy": run.is_busy,
                 "threshold": 0.1,
-                "worst": [{"name": "cc1plus", "cpu_share": 0.8}] if run.is_busy else [],
+                "worst": [{"name": name, "cpu_share": share} for name, share in run.disturbers if run.is_busy],
             },
             "work": run.work,
             "fastpaths": None if run.sites is None else {"requested": "auto", "sites": run.sites},
@@ -253,27 +255,35 @@ class CampaignBuilder:
         }  # fmt: skip
         (folder / "result.json").write_text(json.dumps(result, indent=1), encoding="utf-8")
         if run.has_dump and run.state == "done":
-            (folder / "perf.json").write_text(json.dumps(self._dump(run), indent=1), encoding="utf-8")
+            (folder / "perf.json").write_text(json.dumps(self._dump(run, identity), indent=1), encoding="utf-8")
         (folder / "stdout.log").write_text("", encoding="utf-8")
         keys = "id cell block attempt position arm label orientation kind state reason_code"
         self.slots.append({key: result[key] for key in keys.split()} | {"directory": f"slots/{identity}"})
+
+    def _command(self, arm: str, folder: Path) -> list[str]:
+        files = [f"{folder.resolve()}/perf.json", f"{folder.resolve()}/outputs"]
+        template = self.plan["arms"]["baseline" if arm == "A" else "candidate"]["command"]
+        if template is not None:
+            return shlex.split(template.format(perf_dump=files[0], output_dir=files[1]))
+        program = ["/opt/venv/bin/python", "-m", "fuseproof", "generate", *shlex.split(REQUEST_FLAGS)]
+        return [*program, "--perf-dump-path", files[0], "--output-path", files[1]]
 
     def _outputs(self, run: Run, folder: Path) -> list[dict[str, Any]]:
         records = []
         for index, number in enumerate(run.pictures):
             name = f"image-{index}.png"
-            (folder / "outputs" / name).write_bytes(picture_png(number))
             raw_number = number + run.raw_shift if run.has_raw else None
             records.append(output_record(number, name, raw_number) | dict(run.output_overrides))
+            (folder / records[-1]["path"]).write_bytes(picture_png(number))
         return records
 
-    def _dump(self, run: Run) -> dict[str, Any]:
+    def _dump(self, run: Run, identity: str) -> dict[str, Any]:
         worker_ms = (run.worker_s or 1.0) * 1000.0
         step_ms = worker_ms / 2 / max(1, run.steps_recorded)
         steps = [{"step": step, "duration_ms": step_ms} for step in range(run.steps_recorded)]
         dump: dict[str, Any] = {
             "timestamp": "2026-01-01T00:00:00+00:00",
-            "request_id": "0",
+            "request_id": identity,
             "commit_hash": run.commit,
             "tag": "cli_generate",
             "total_duration_ms": worker_ms,
@@ -282,8 +292,12 @@ class CampaignBuilder:
             "memory_checkpoints": {},
             "meta": {"prompt": list(run.prompts), "model": run.model},
         }
+        stated = {name: getattr(run, f"{name}_s") for name in ("denoise", "client", "save", "load")}
+        timers = {f"{name}_ms": seconds * 1000.0 for name, seconds in stated.items() if seconds is not None}
+        dump |= {"timers": timers} if timers else {}
         if run.schema is not None:
-            dump |= {"schema": run.schema, "config": CONFIG | dict(run.config), "timers": {"worker_ms": worker_ms}}
+            timers = {"worker_ms": worker_ms, **timers}
+            dump |= {"schema": run.schema, "config": CONFIG | dict(run.config), "timers": timers}
             dump |= {
                 "requests": [],
                 "outputs": [],

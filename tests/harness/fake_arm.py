@@ -1,7 +1,7 @@
 """A stand-in for an arm: writes a perf dump and a tiny PNG in about 20 ms, with times and failures as told.
 
 Standard library only, run as ``python -S -E fake_arm.py``. Nothing sleeps: the times it reports are the ones it was
-given, so a campaign with it is as fast as processes start.
+given, divided by 1000 so that they fit into its short life, and no two runs claim the same to the digit.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import zlib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+SCALE = 1e-3
 OOM_TEXT = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 
 
@@ -40,7 +41,8 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--perf-dump", type=Path)
     parser.add_argument("--outputs", type=Path)
-    parser.add_argument("--worker-ms", default="1000", help="one time, or several that are used in turn")
+    parser.add_argument("--worker-ms", default="1000", help="thousandths of a ms; several are used in turn")
+    parser.add_argument("--repeats-itself", type=int, default=0, help="1: every run claims the same to the digit")
     parser.add_argument("--counter", type=Path, help="a file that counts the calls")
     parser.add_argument("--mode", default="good")
     parser.add_argument("--fail-on", type=int, default=0, help="only this call fails; 0: every call")
@@ -86,11 +88,16 @@ def fail(mode: str) -> int:
 
 def write_dump(options: argparse.Namespace, count: int) -> None:
     times = [float(text) for text in options.worker_ms.split(",")]
-    worker_ms = times[(count - 1) % len(times)]
+    worker_ms = SCALE * times[(count - 1) % len(times)]
+    if not options.repeats_itself:
+        worker_ms *= 1.0 + time.time_ns() % 10**8 * 1e-16
     age = timedelta(hours=2) if options.mode == "old-dump" else timedelta()
-    denoise_ms, save_ms = 0.9 * worker_ms, 5.0
+    denoise_ms, save_ms, decode_ms = 0.9 * worker_ms, 5.0 * SCALE, 1.0 * SCALE
     step_times = [{"step": step, "duration_ms": denoise_ms / options.steps} for step in range(options.steps)]
-    stages = [{"name": "DenoisingStage", "duration_ms": denoise_ms}, {"name": "DecodingStage", "duration_ms": 1.0}]
+    stages = [
+        {"name": "DenoisingStage", "duration_ms": denoise_ms},
+        {"name": "DecodingStage", "duration_ms": decode_ms},
+    ]
     work = {"transformer_calls": 2 * options.steps, "transformer_tokens": 512 * options.steps}
     request = {"index": 0, "prompt": "a red panda", "seed": 42, "worker_ms": worker_ms, "denoise_ms": denoise_ms}
     request |= {"save_ms": save_ms, "client_ms": worker_ms + save_ms, "steps": stages, "denoise_steps_ms": step_times}
@@ -106,14 +113,14 @@ def write_dump(options: argparse.Namespace, count: int) -> None:
         "meta": {"prompt": ["a red panda"], "model": "fake"},
         "config": {"width": options.width, "height": 8, "seed": 42, "warmup_steps": options.warmup_steps},
         "timers": {
-            "load_ms": 3.0,
-            "warmup_ms": 2.0,
+            "load_ms": 3.0 * SCALE,
+            "warmup_ms": 2.0 * SCALE,
             "compile_ms": 0.0,
             "worker_ms": worker_ms,
             "denoise_ms": denoise_ms,
             "save_ms": save_ms,
             "client_ms": worker_ms + save_ms,
-            "unattributed_ms": worker_ms - denoise_ms - 1.0,
+            "unattributed_ms": worker_ms - denoise_ms - decode_ms,
         },
         "requests": [request | {"work": work}],
         "outputs": [],
@@ -124,7 +131,7 @@ def write_dump(options: argparse.Namespace, count: int) -> None:
     if options.mode == "fallback":
         dump["config"] |= {"fallback_reason": "no native pipeline"}
     text = json.dumps(dump)
-    options.perf_dump.write_text(text[: len(text) // 2] if options.mode == "truncated-dump" else text)
+    options.perf_dump.write_text(text[: text.index('"timers"') + 4] if options.mode == "truncated-dump" else text)
     if options.mode == "old-file":
         os.utime(options.perf_dump, (1.0e9, 1.0e9))
 

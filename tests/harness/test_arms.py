@@ -106,3 +106,26 @@ def test_recorded_commands_are_relative_and_redacted(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("HOME", "/home/anna")
     argv = ["/home/anna/python", "/home/anna/c/slots/x/perf.json", "hf_ABCDEFGHIJKLMNOPQRSTUV"]
     assert ("~/python", "slots/x/perf.json", "[redacted]") == recorded_argv(argv, Path("/home/anna/c"))
+
+
+def test_a_relative_program_is_looked_up_where_the_slots_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    program = folder / "arm.sh"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    plan = plan_from(
+        {
+            "name": "relative",
+            "arms": {
+                "baseline": {"name": "old", "command": "./arm.sh {perf_dump}"},
+                "candidate": {"name": "new", "command": "./arm.sh {perf_dump} --new"},
+            },
+            "cells": [{"name": "one"}],
+        },
+        "test",
+    )
+    monkeypatch.chdir(tmp_path)
+    check_arms(plan, folder)
+    with pytest.raises(UsageError, match="no program"):
+        check_arms(plan)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ from fuseproof.harness.campaign.records import SlotMemory, SlotTimes
 from tests.harness.fake_arm import write_png
 
 SGLANG = {
-    "timestamp": "2099-01-02T03:04:05+00:00",
     "total_duration_ms": 8000.0,
     "steps": [{"name": "DenoisingStage", "duration_ms": 7000.0}],
     "denoise_steps_ms": [{"step": 0, "duration_ms": 3500.0}, {"step": 1, "duration_ms": 3500.0}],
@@ -38,7 +38,7 @@ TWO_REQUESTS = {
 def slot(folder: Path, **changes: Any) -> Path:
     (folder / "outputs").mkdir()
     dump = folder / "perf.json"
-    dump.write_text(json.dumps({**SGLANG, **changes}))
+    dump.write_text(json.dumps({"timestamp": datetime.now(UTC).isoformat(), **SGLANG, **changes}))
     return dump
 
 
@@ -132,3 +132,74 @@ def test_stdout_stands_in_for_an_empty_stderr(tmp_path: Path) -> None:
     (tmp_path / "stderr.log").write_text("\n")
     (tmp_path / "stdout.log").write_text("why\n")
     assert ("why",) == log_tail(tmp_path / "stderr.log", tmp_path / "stdout.log", tmp_path)
+
+
+def deep(levels: int) -> Any:
+    return {"x": deep(levels - 1)} if levels else 1
+
+
+@pytest.mark.parametrize(
+    ("expected", "changes"),
+    [
+        pytest.param("which is in the future", {"timestamp": "2099-01-02T03:04:05+00:00"}, id="written-in-the-future"),
+        pytest.param("work.calls is 'abc', not a count", {"requests": [{"work": {"calls": "abc"}}]}, id="work-text"),
+        pytest.param("work.calls is [1], not a count", {"requests": [{"work": {"calls": [1]}}]}, id="work-list"),
+        pytest.param("impossible path", {"outputs": [{"path": "a\0b"}]}, id="null-byte-in-a-path"),
+        pytest.param("impossible path", {"outputs": [{"path": "~nosuchuser/x"}]}, id="unknown-home"),
+        pytest.param("no table of sites", {"fastpaths": {"sites": {"x": None}}}, id="site-null"),
+        pytest.param("nested more than", {"fastpaths": {"y": deep(40)}}, id="nested-deep"),
+        pytest.param("calls_fused is 'many'", {"fastpaths": {"sites": {"x": {"calls_fused": "many"}}}}, id="calls"),
+    ],
+)
+def test_a_lying_dump_makes_the_slot_invalid_and_nothing_else(tmp_path: Path, expected: str, changes: Any) -> None:
+    path = slot(tmp_path, **changes)
+    with pytest.raises(EvidenceError) as caught:
+        collect(collect_dump(path, datetime.now(UTC)), tmp_path / "outputs", expects_outputs=False)
+    assert "BAD_DUMP" == caught.value.code
+    assert expected in caught.value.reason
+
+
+def test_secrets_and_half_characters_do_not_pass_from_the_dump_into_the_record(tmp_path: Path) -> None:
+    secret = "hf_" + "a1B2" * 9
+    path = slot(
+        tmp_path, fastpaths={"requested": secret, "sites": {f"x{secret}": {"reason": f"with {secret}"}, "\ud800": {}}}
+    )
+    fastpaths = collect(collect_dump(path, datetime.now(UTC)), tmp_path / "outputs", False).fastpaths
+    text = json.dumps(fastpaths, ensure_ascii=False)
+    assert secret not in text
+    assert text.encode("utf-8")
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link", "device"])
+def test_a_dump_or_log_that_is_no_file_of_its_own_is_refused_without_waiting(tmp_path: Path, kind: str) -> None:
+    make = {
+        "fifo": os.mkfifo,
+        "link": lambda path: path.symlink_to(slot(tmp_path)),
+        "device": lambda path: path.symlink_to("/dev/zero"),
+    }[kind]
+    odd, log = tmp_path / "odd.json", tmp_path / "stderr.log"
+    make(odd)
+    with pytest.raises(EvidenceError, match="no regular file"):
+        collect_dump(odd, datetime.now(UTC))
+    log.symlink_to("/dev/zero")
+    assert () == log_tail(log, tmp_path / "stdout.log", tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["folder", "file", "outside", "fifo"])
+def test_an_output_borrowed_through_a_link_is_refused(tmp_path: Path, kind: str) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    write_png(other / "image.png", 7, 8)
+    (tmp_path / "mine").mkdir()
+    path = slot(tmp_path / "mine")
+    outputs = path.parent / "outputs"
+    if kind == "folder":
+        outputs.rmdir()
+        outputs.symlink_to(other)
+    elif kind == "fifo":
+        os.mkfifo(outputs / "image.png")
+    else:
+        (outputs / "image.png").symlink_to(other / "image.png" if kind == "file" else "/etc/passwd")
+    with pytest.raises(EvidenceError, match="link") as caught:
+        collect(collect_dump(path, datetime.now(UTC)), outputs, expects_outputs=True)
+    assert "BAD_OUTPUT" == caught.value.code

@@ -218,6 +218,21 @@ def test_memory_claims(before: tuple[float, float], after: tuple[float, float], 
     assert ("mixed, no saving" in claim.sentence) == (agreement == "mixed")
 
 
+SPREAD_CASES = {
+    "within": (2.05, 0.12, "unchanged", "host RSS unchanged, within the 0.12 GiB by which one arm's own runs differ"),
+    "beyond": (2.05, 0.04, "more", "0.050 GiB more host RSS"),
+    "a saving within": (1.90, 0.12, "unchanged", "(2.00 → 1.90 GiB, −5.00 %)"),
+    "no change": (2.00, 0.12, "unchanged", "host RSS does not move"),
+}
+
+
+@pytest.mark.parametrize(("after", "spread", "agreement", "words"), SPREAD_CASES.values(), ids=SPREAD_CASES.keys())
+def test_a_change_within_one_arms_own_spread_is_none(after: float, spread: float, agreement: str, words: str) -> None:
+    claim = memory_claim({"host RSS": 2.0}, {"host RSS": after}, {"host RSS": spread})
+    assert agreement == claim.agreement
+    assert words in claim.sentence
+
+
 def test_memory_that_is_not_recorded_is_said_so() -> None:
     assert "not recorded" in memory_claim({}, {"reserved": 1.0}).sentence
     assert "1.00 GiB more host RSS" in memory_claim({"host RSS": 2.0}, {"host RSS": 3.0}).sentence
@@ -310,6 +325,45 @@ def test_an_excessive_speedup_is_not_believed(tmp_path: Path, kind: str | None, 
     assert kind == found.get("excessive speed-up")
     assert ("denoise steps" in found) == (steps == 2)
     assert comparison.is_equal_work == (kind != "work")
+
+
+DOUBT = (
+    "3.50x apart: more than is usually believed; check that both runs did the same work on an idle machine, or run "
+    "A-B-B-A blocks."
+)
+
+
+def test_a_doubtful_speedup_is_no_headline(tmp_path: Path) -> None:
+    comparison = compare(tmp_path, {"total_duration_ms": 3500.0}, {"total_duration_ms": 1000.0})
+    text = render_comparison(comparison)
+    assert f"1.json: Worker E2E 3500.00 → 1000.00 ms, {DOUBT}\n" in text
+    assert "faster" not in text
+    assert "nothing recorded says" not in text
+    assert "- the worker times are 3.50x apart: more than is usually believed, so the work may" in text
+    assert "against 3.5" not in text
+    assert comparison.to_json()["doubts"] == ["3.50x apart: more than is usually believed"]
+
+
+def test_an_unbelieved_speedup_is_no_headline_when_forced(tmp_path: Path) -> None:
+    comparison = compare(tmp_path, {}, {"total_duration_ms": 50.0})
+    refused, forced = render_comparison(comparison), render_comparison(comparison, is_forced=True)
+    reason = "excessive speed-up: the worker times are 20.00x apart, and more than 10x is not believed"
+    for text in (refused, forced):
+        assert table_line(text, "excessive") == f"| {reason} | 1000.00 ms | 50.00 ms | 1.json |"
+        assert "faster" not in text
+    assert "20.00x apart: more than is usually believed; check" in forced
+
+
+def test_the_doubt_is_about_the_time_that_is_quoted(tmp_path: Path) -> None:
+    comparison = compare(tmp_path, requests_of(0.9, 0.4, 0.4), requests_of(0.9, 0.1, 0.1))
+    text = render_comparison(comparison)
+    assert "Steady request (median) 400.00 → 100.00 ms, 4.00x apart: more than is usually believed; check" in text
+
+
+def test_a_believable_speedup_keeps_its_headline(tmp_path: Path) -> None:
+    text = render_comparison(compare(tmp_path, {}, {"total_duration_ms": 400.0}))
+    assert "**−60.00 % latency (2.500× faster)** 1.json" in text
+    assert "- nothing recorded says that the work or its measurement was unequal." in text
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fuseproof.errors import FuseproofError
-from fuseproof.harness.perf.dump import read_perf_dump, write_perf_dump
+from fuseproof.harness.perf.dump import read_perf_dump, special_kind, write_perf_dump, write_text_atomically
 from tests.harness.perf_dump_files import ABSENT, KLEIN, LONGLIVE2, dump_values, stage_list, step_list, write_dump
 
 
@@ -250,3 +250,50 @@ def test_a_folder_or_a_file_in_the_way_is_named(tmp_path: Path) -> None:
             write_perf_dump(target, dump_values())
         assert str(target) in caught.value.message
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_a_pipe_is_refused_at_once_by_reader_and_writer(tmp_path: Path) -> None:
+    pipe = tmp_path / "p.json"
+    os.mkfifo(pipe)
+    with pytest.raises(FuseproofError, match="pipe or a device"):
+        read_perf_dump(pipe)
+    with pytest.raises(FuseproofError, match="it is a named pipe, and a regular file was expected"):
+        write_text_atomically(pipe, "x")
+    assert "a named pipe" == special_kind(pipe)
+    assert [pipe] == list(tmp_path.iterdir())
+
+
+def test_a_device_is_never_replaced(tmp_path: Path) -> None:
+    link = tmp_path / "p.json"
+    link.symlink_to(os.devnull)
+    for path in (Path(os.devnull), link):
+        with pytest.raises(FuseproofError, match="it is a device"):
+            write_text_atomically(path, "x")
+        with pytest.raises(FuseproofError, match="pipe or a device"):
+            read_perf_dump(path)
+    assert "a device" == special_kind(Path(os.devnull))
+    assert link.is_symlink()
+
+
+@pytest.mark.parametrize("exists", [True, False], ids=["whole", "dangling"])
+def test_a_link_stays_and_its_target_is_written(tmp_path: Path, exists: bool) -> None:
+    target, link = tmp_path / "real" / "p.json", tmp_path / "link.json"
+    target.parent.mkdir()
+    if exists:
+        target.write_text("old")
+    link.symlink_to("real/p.json")
+    write_text_atomically(link, "new")
+    assert (True, "new", [target]) == (link.is_symlink(), target.read_text(), list(target.parent.iterdir()))
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b"], ids=["too-long", "nul"])
+def test_an_impossible_name_is_a_sentence(tmp_path: Path, name: str) -> None:
+    with pytest.raises(FuseproofError, match="Cannot write"):
+        write_text_atomically(tmp_path / name, "x")
+
+
+def test_links_in_a_circle_are_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(FuseproofError, match="Cannot write"):
+        write_text_atomically(tmp_path / "a", "x")

@@ -15,7 +15,7 @@ from fuseproof.errors import InvalidMeasurementError
 from fuseproof.harness.campaign.folder import Campaign, utc_text
 from fuseproof.harness.campaign.readiness import Readiness, refuse_leftovers
 from fuseproof.harness.campaign.records import SlotRecord
-from fuseproof.harness.machine.activity import Activity
+from fuseproof.harness.machine.activity import ActiveProcess, Activity
 from fuseproof.harness.machine.gpus import ComputeProcess, GpuSurvey, parse_gpus
 from fuseproof.schedules.order import timed_slots
 from tests.harness.fake_commands import fake_plan
@@ -38,7 +38,7 @@ FOREIGN = (ComputeProcess("GPU-1", 4242, "python", 900.0),)
     ("gpus", "visible", "named"),
     [
         pytest.param(survey(4, 4), None, None, id="idle"),
-        pytest.param(survey(4, 900, processes=FOREIGN), None, "python (4242)", id="foreign-process"),
+        pytest.param(survey(4, 900, processes=FOREIGN), None, "python (pid 4242)", id="foreign-process"),
         pytest.param(survey(4, 900, processes=FOREIGN), "0", None, id="on-another-card"),
         pytest.param(survey(5120), None, "5120 MiB", id="memory-of-another-container"),
         pytest.param(survey(5120), "", None, id="no-card-visible"),
@@ -57,6 +57,17 @@ def test_busy_gpus_are_refused(
         readiness.refuse_busy_machine()
     assert named in caught.value.message
     assert "--allow-busy" in (caught.value.next_step or "")
+
+
+def test_busy_processes_are_named_and_may_be_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = Activity(0.5, 2, 1.3, 0.0, (ActiveProcess("python", 13350, 0.9), ActiveProcess("cc1", 7, 0.4)))
+    monkeypatch.setattr("fuseproof.harness.campaign.readiness.sample_activity", lambda: busy)
+    with pytest.raises(InvalidMeasurementError) as caught:
+        Readiness(gpus=GpuSurvey()).refuse_busy_machine()
+    named = "python (pid 13350, 0.9 cores), cc1 (pid 7, 0.4 cores)"
+    assert f"Other processes use 1.3 of 2 cores: {named}." == caught.value.message
+    assert (caught.value.next_step or "").startswith("Wait until they are done or end them")
+    assert (caught.value.next_step or "").endswith("disturbed slots are marked and cap the verdict.")
 
 
 def running_slot(directory: Path, **facts: Any) -> Campaign:

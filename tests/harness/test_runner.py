@@ -12,8 +12,8 @@ import pytest
 from fuseproof.errors import FuseproofError
 from fuseproof.harness.campaign.folder import Campaign
 from fuseproof.harness.campaign.interrupts import Interrupts
-from fuseproof.harness.campaign.records import BusyProcess, Contention, SlotRecord
-from fuseproof.harness.campaign.runner import CampaignRunner, Outcome
+from fuseproof.harness.campaign.records import BusyProcess, Contention, SlotRecord, SlotTimes
+from fuseproof.harness.campaign.runner import CampaignRunner, Outcome, slot_log
 from fuseproof.schedules.order import PlannedSlot
 from tests.harness.fake_commands import fake_plan
 
@@ -24,21 +24,24 @@ class ScriptedExecutor:
 
     script: dict[str, str] = field(default_factory=dict)
     busy: frozenset[str] = frozenset()
+    times: dict[str, SlotTimes] = field(default_factory=dict)
     ran: list[str] = field(default_factory=list)
 
     def execute(self, campaign: Campaign, slot: PlannedSlot, interrupts: Interrupts) -> SlotRecord:
         self.ran.append(slot.id)
         code = self.script.get(slot.id)
-        record = SlotRecord.planned(slot, "done")
+        record = SlotRecord.planned(slot, "done", times=self.times.get(slot.arm, SlotTimes()))
         if code == "DISK":
             raise FuseproofError("No space left on device.")
         if code == "INTERRUPTED":
             interrupts.request()
             record = SlotRecord.planned(slot, "interrupted", reason_code=code)
         elif code:
-            record = SlotRecord.planned(slot, "invalid", reason_code=code, reason="scripted")
+            record = SlotRecord.planned(
+                slot, "invalid", reason_code=code, reason="scripted", log_tail=("x", "it's broken")
+            )
         elif slot.id in self.busy:
-            disturbance = Contention(0.5, True, 0.1, (BusyProcess("make", 0.4),))
+            disturbance = Contention(0.5, True, 0.1, (BusyProcess("make", 0.4, 77, 0.8),))
             record = record.with_facts(contention=disturbance)
         campaign.save_slot(record)
         return record
@@ -112,7 +115,9 @@ def test_a_lost_block_starts_again_in_the_same_orientation_after_a_warmup(tmp_pa
     assert [*block("cell", "01", "ABBA", "A"), *lost, *again] == executor.ran
     assert ["superseded", "superseded", "invalid"] == states(campaign, lost)
     assert ["cell/01-1-A", "cell/02.2-1-B"] == [found.slots[0].id for found in campaign.complete_blocks("cell")]
-    assert ["block 2 of cell starts again: cell/02-3-A failed (scripted)"] == notes.remarks
+    log = tmp_path / "c" / "slots" / "cell" / "02-3-A" / "stderr.log"
+    told = f'block 2 of cell starts again: slot cell/02-3-A failed (scripted): "it\'s broken"; its log: {log}'
+    assert [told] == notes.remarks
 
 
 def test_a_block_lost_twice_is_given_up(tmp_path: Path) -> None:
@@ -188,7 +193,39 @@ def test_a_complete_campaign_has_nothing_to_do(tmp_path: Path) -> None:
 def test_a_disturbed_slot_counts_and_is_remarked_upon(tmp_path: Path) -> None:
     campaign, notes = create(tmp_path / "c"), Notes()
     assert "complete" == run(campaign, ScriptedExecutor(busy=frozenset({"cell/01-2-B"})), notes).status
-    assert ["slot cell/01-2-B was disturbed: other processes used 50 % of the cores (make 40 %)"] == notes.remarks
+    assert [
+        "slot cell/01-2-B was disturbed: other processes used 50 % of the cores (make (pid 77, 0.8 cores))"
+    ] == notes.remarks
+
+
+def test_a_usage_error_is_never_tried_again_nor_resumed(tmp_path: Path) -> None:
+    executor, notes = ScriptedExecutor({"cell/01-3-B": "USAGE"}), Notes()
+    assert "failed" == run(create(tmp_path / "c"), executor, notes).status
+    assert block("cell", "01", "ABB") == executor.ran
+    assert "start a new campaign" in notes.remarks[0] and "resume" not in notes.remarks[0]
+
+
+def test_the_log_is_named_from_the_present_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "slot").mkdir()
+    (tmp_path / "slot" / "stderr.log").write_text("why\n")
+    monkeypatch.chdir(tmp_path)
+    assert Path("slot/stderr.log") == slot_log(tmp_path / "slot")
+    monkeypatch.chdir(tmp_path / "slot")
+    (tmp_path / "slot" / "stderr.log").write_text("")
+    (tmp_path / "slot" / "stdout.log").write_text("why\n")
+    assert Path("stdout.log") == slot_log(tmp_path / "slot")
+
+
+def test_times_that_never_change_are_a_warning_of_the_campaign(tmp_path: Path) -> None:
+    campaign, notes = create(tmp_path / "c"), Notes()
+    same = SlotTimes(worker_s=0.25, denoise_s=0.2)
+    run(campaign, ScriptedExecutor(times={"A": same}), notes)
+    (warning,) = Campaign.open(tmp_path / "c").warnings
+    assert ("IDENTICAL_TIMES", "cell", "A") == (warning.code, warning.cell, warning.arm)
+    assert "all 2 baseline runs of cell claim 250 ms, the same to the digit" == warning.detail
+    assert [f"warning: {warning.detail}"] == notes.remarks
+    run(campaign, ScriptedExecutor())
+    assert (warning,) == campaign.warnings, "a resumed campaign does not say it twice"
 
 
 def test_the_observer_hears_everything_in_order(tmp_path: Path) -> None:

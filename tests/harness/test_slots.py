@@ -43,9 +43,9 @@ def test_a_good_slot_keeps_everything(tmp_path: Path) -> None:
     record = run_slot(tmp_path / "campaign", worker_ms=1234, fused_calls=7)
     folder = tmp_path / "campaign" / "slots" / "cell" / "01-1-A"
     assert ("done", None, None, 0) == (record.state, record.reason_code, record.reason, record.returncode)
-    assert pytest.approx(1.234) == record.times.worker_s
-    assert pytest.approx(1.239) == record.times.client_s
-    assert pytest.approx(0.9 * 1.234) == record.times.denoise_s
+    assert pytest.approx(1.234e-3) == record.times.worker_s
+    assert pytest.approx(1.239e-3) == record.times.client_s
+    assert pytest.approx(0.9 * 1.234e-3) == record.times.denoise_s
     assert (8, 8, 1, None) == tuple(
         getattr(record.outputs[0], key) for key in ("width", "height", "frames", "degenerate")
     )
@@ -117,6 +117,27 @@ def test_each_failure_has_its_own_reason(tmp_path: Path, mode: str, code: str, n
     assert str(tmp_path) not in (record.reason or "")
     assert None is record.times.worker_s
     assert "invalid" == Campaign.open(tmp_path / "campaign").slots()[0].state
+
+
+def test_an_arm_that_claims_more_time_than_its_process_had_is_invalid(tmp_path: Path) -> None:
+    record = run_slot(tmp_path / "campaign", worker_ms=3_600_000_000)
+    assert ("invalid", "IMPOSSIBLE_TIME", None) == (record.state, record.reason_code, record.times.worker_s)
+    assert "3600.000 s of worker time" in (record.reason or "")
+    assert f"took {record.wall_s:.3f} s" in (record.reason or "")
+
+
+def test_a_shell_that_starts_the_real_work_has_its_peak(tmp_path: Path) -> None:
+    """The shell itself needs about 1 MiB; its child holds 64 MiB until long after the first look."""
+    code = "import sys; x = bytearray(64 << 20); sum(1 for _ in range(5 * 10**6)); sys.exit(5)"
+    arm = {"name": "x", "command": f"sh -c 'python -S -c \"{code}\"; exit 5' {{perf_dump}}"}
+    record = run_slot(tmp_path / "c", arms={"baseline": arm, "candidate": {"name": "y", "command": fake_command()}})
+    assert 64 < (record.memory.peak_rss_mib or 0.0) < 160
+
+
+def test_generate_that_refuses_its_flags_is_a_usage_error(tmp_path: Path) -> None:
+    arm = {"name": "x", "flags": "--no-such-flag"}
+    record = run_slot(tmp_path / "c", arms={"baseline": arm, "candidate": {"name": "y", "command": fake_command()}})
+    assert ("invalid", "USAGE", 2) == (record.state, record.reason_code, record.returncode)
 
 
 def test_the_log_tail_says_why(tmp_path: Path) -> None:

@@ -10,9 +10,13 @@ from types import SimpleNamespace
 import pytest
 
 from fuseproof.harness.campaign import telemetry
-from fuseproof.harness.campaign.telemetry import OtherProcesses, ProcessSampler, process_memory_mib
+from fuseproof.harness.campaign.records import BusyProcess, SlotRecord
+from fuseproof.harness.campaign.telemetry import OtherProcesses, ProcessSampler, descendants, process_memory_mib
 from fuseproof.harness.machine.usage import MachineUse, busy_threshold
+from fuseproof.schedules.order import timed_slots
 
+NOBODY = 2**23
+"""Above every process id of this machine."""
 BIG_CHILD = "import sys; x = bytearray(64 << 20); del x; print('ready', flush=True); sys.stdin.read()"
 
 
@@ -67,7 +71,14 @@ def test_steal_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_slot_too_short_to_tell_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     contention = sampled(monkeypatch, wall_s=0.4, machine_s=0.8, ours_s=0.0)
-    assert (None, False) == (contention.other_cpu_share, contention.busy)
+    assert (None, None, 0.25) == (contention.other_cpu_share, contention.busy, contention.threshold)
+
+
+def test_records_of_earlier_versions_are_read() -> None:
+    old = {"other_cpu_share": None, "busy": False, "worst": [{"name": "make", "cpu_share": 0.4}]}
+    planned = SlotRecord.planned(timed_slots("cell", 1, 1, "ABBA")[0]).to_json()
+    found = SlotRecord.from_json(planned | {"contention": old}).contention
+    assert (False, (BusyProcess("make", 0.4),)) == (found.busy, found.worst)
 
 
 def test_peak_memory_is_the_childs_high_water_mark() -> None:
@@ -105,20 +116,40 @@ def test_the_worst_others_are_named_without_us(monkeypatch: pytest.MonkeyPatch) 
         [
             [
                 process(1, "init", 5.0),
-                process(2, "make", 1.0),
-                process(3, "slot", 0.0),
+                process(NOBODY + 2, "make", 1.0),
+                process(NOBODY + 3, "slot", 0.0),
                 process(os.getpid(), "me", 0.0),
             ],
             [
-                process(1, "init", 5.0),
-                process(2, "make", 9.0),
-                process(3, "slot", 9.0),
+                process(1, "init", 9.0),
+                process(NOBODY + 2, "make", 9.0),
+                process(NOBODY + 3, "slot", 9.0),
+                process(NOBODY + 4, "idler", 0.19),
+                process(os.getppid(), "shell", 9.0),
                 process(os.getpid(), "me", 9.0),
             ],
         ]
     )
     monkeypatch.setattr(telemetry.psutil, "process_iter", lambda attributes: next(looks))
     others = OtherProcesses()
-    others.scan({3})
-    others.scan({3})
-    assert [("make", 0.4)] == [(process.name, process.cpu_share) for process in others.worst(20.0)]
+    others.scan({NOBODY + 3})
+    others.scan({NOBODY + 3})
+    assert (BusyProcess("make", 0.4, NOBODY + 2, 0.8),) == others.worst(10.0, 2)
+
+
+def test_a_peak_read_before_the_program_was_loaded_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telemetry, "process_memory_mib", lambda pid: (0.0039, 0.0039))
+    sampler = ProcessSampler()
+    sampler.start(os.getpid())
+    assert None is sampler.stop().peak_rss_mib
+
+
+def test_descendants_are_found_below_a_shell() -> None:
+    command = ["sh", "-c", "cat; exit 0"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdin is not None and child.stdout is not None
+        child.stdin.write(b"started")
+        child.stdin.flush()
+        assert b"started" == child.stdout.read(7)
+        assert 1 == len(descendants(child.pid))
+        child.stdin.close()

@@ -31,7 +31,13 @@ CONFIGS: dict[str, dict[str, object]] = {
         "attention_head_dim": 128,
         "joint_attention_dim": 64,
     },
-    "vae/config.json": {"_class_name": "AutoencoderKL", "latent_channels": 16, "block_out_channels": [8, 16, 16, 16]},
+    "vae/config.json": {
+        "_class_name": "AutoencoderKL",
+        "latent_channels": 16,
+        "block_out_channels": [8, 16, 16, 16],
+        "scaling_factor": 0.3611,
+        "shift_factor": 0.1159,
+    },
 }
 WEIGHTS = {
     "text_encoder": "model.safetensors",

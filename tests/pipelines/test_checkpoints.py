@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -100,6 +101,19 @@ def config_with(name: str, **changes: object) -> Damage:
     return lambda folder: write_json(folder / name, {**CONFIGS[name], **changes})
 
 
+def config_without(name: str, key: str) -> Damage:
+    kept = {other: value for other, value in CONFIGS[name].items() if other != key}
+    return lambda folder: write_json(folder / name, kept)
+
+
+def pipe(name: str) -> Damage:
+    def damage(folder: Path) -> None:
+        (folder / name).unlink(missing_ok=True)
+        os.mkfifo(folder / name)
+
+    return damage
+
+
 TENSOR = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 
 DAMAGED = {
@@ -141,6 +155,37 @@ DAMAGED = {
         config_with("text_encoder/config.json", architectures=["LlamaForCausalLM"]),
         ["text_encoder/config.json", "LlamaForCausalLM"],
     ),
+    "config-architectures-number": (
+        config_with("text_encoder/config.json", architectures=5),
+        ["text_encoder/config.json", "architectures 5"],
+    ),
+    "config-nested": (file_with("vae/config.json", b'{"a":' * 100_000), ["vae/config.json", "nested too deeply"]),
+    "config-giant-integer": (file_with("vae/config.json", b'{"a": %s}' % (b"9" * 5000)), ["vae/config.json", "usable"]),
+    "config-pipe": (pipe("vae/config.json"), ["vae/config.json", "pipe"]),
+    "tokenizer-pipe": (pipe("tokenizer/extra.json"), ["tokenizer/extra.json", "pipe"]),
+    "scheduler-base-shift-text": (
+        config_with("scheduler/scheduler_config.json", base_shift="x"),
+        ["scheduler/scheduler_config.json", 'base_shift "x"', "a number"],
+    ),
+    "scheduler-max-shift-null": (config_with("scheduler/scheduler_config.json", max_shift=None), ["max_shift null"]),
+    "scheduler-shift-zero": (config_with("scheduler/scheduler_config.json", shift=0), ["shift 0", "positive"]),
+    "scheduler-shift-true": (config_with("scheduler/scheduler_config.json", shift=True), ["shift true"]),
+    "scheduler-shift-nan": (config_with("scheduler/scheduler_config.json", shift=float("nan")), ["shift NaN"]),
+    "scheduler-length-fraction": (
+        config_with("scheduler/scheduler_config.json", base_image_seq_len=256.5),
+        ["base_image_seq_len 256.5", "whole"],
+    ),
+    "scheduler-lengths-equal": (
+        config_with("scheduler/scheduler_config.json", max_image_seq_len=256),
+        ["base_image_seq_len and max_image_seq_len 256"],
+    ),
+    "vae-scaling-null": (
+        config_with("vae/config.json", scaling_factor=None),
+        ["vae/config.json", "scaling_factor null"],
+    ),
+    "vae-scaling-zero": (config_with("vae/config.json", scaling_factor=0.0), ["scaling_factor 0.0", "other than 0"]),
+    "vae-shift-list": (config_with("vae/config.json", shift_factor=[1]), ["shift_factor [1]"]),
+    "vae-shift-absent": (config_without("vae/config.json", "shift_factor"), ["lacks shift_factor"]),
     "scheduler-config-absent": (without_file("scheduler/scheduler_config.json"), ["scheduler/scheduler_config.json"]),
     "tokenizer-vocabulary-absent": (without_file("tokenizer/tokenizer.json"), ["tokenizer/tokenizer.json"]),
     "tokenizer-lfs-pointer": (
@@ -181,6 +226,35 @@ DAMAGED = {
     "weights-gap": (
         file_with(TRANSFORMER, header_of({"a": {**TENSOR, "data_offsets": [4, 12]}}, b"\0" * 12)),
         [TRANSFORMER, "tensor 'a' starts at byte 4, not 0"],
+    ),
+    "weights-offset-infinite": (
+        file_with(TRANSFORMER, header_of(b'{"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, Infinity]}}')),
+        [TRANSFORMER, "tensor 'a' wrongly"],
+    ),
+    "weights-offset-float": (
+        file_with(TRANSFORMER, header_of({"a": {**TENSOR, "data_offsets": [0, 8.5]}}, b"\0" * 8)),
+        [TRANSFORMER, "tensor 'a' wrongly"],
+    ),
+    "weights-shape-of-giants": (
+        file_with(TRANSFORMER, header_of({"a": {**TENSOR, "shape": [2**62] * 300}}, b"\0" * 8)),
+        [TRANSFORMER, "tensor 'a' wrongly"],
+    ),
+    "weights-header-nested": (file_with(TRANSFORMER, header_of(b"[" * 100_000)), [TRANSFORMER, "nested too deeply"]),
+    "weights-integer": (
+        file_with(TRANSFORMER, header_of({"a": {**TENSOR, "dtype": "I32"}}, b"\0" * 8)),
+        [TRANSFORMER, "tensor 'a' as I32", "BF16"],
+    ),
+    "weights-boolean": (
+        file_with(TRANSFORMER, header_of({"a": {**TENSOR, "dtype": "BOOL", "shape": [8]}}, b"\0" * 8)),
+        [TRANSFORMER, "tensor 'a' as BOOL"],
+    ),
+    "weights-complex": (
+        file_with(TRANSFORMER, header_of({"a": {**TENSOR, "dtype": "C64", "shape": [1]}}, b"\0" * 8)),
+        [TRANSFORMER, "tensor 'a' as C64"],
+    ),
+    "shard-integer": (
+        sharded(file_with(shard(2), header_of({"b.weight": {**TENSOR, "dtype": "I32"}}, b"\0" * 8))),
+        [shard(2), "tensor 'b.weight' as I32"],
     ),
     "shard-absent": (sharded(without_file(shard(2))), [SHARD_INDEX, "00002-of-00002.safetensors is missing"]),
     "shard-truncated": (sharded(truncated(shard(1), 3)), [shard(1), "truncated"]),
@@ -258,3 +332,18 @@ def test_the_text_processor_slot_may_be_empty(entry: object, tmp_path: Path) -> 
     (index_without("text_processor") if entry is None else index_with(text_processor=entry))(folder)
     (folder / "text_processor").mkdir()
     assert check_checkpoint(folder).has_text_processor is (entry not in (None, [None, None]))
+
+
+@pytest.mark.parametrize("named", [5, [5], {"a": 1}, [], "X", ["X"]], ids=str)
+def test_a_single_component_is_told_whatever_its_config_holds(tmp_path: Path, named: object) -> None:
+    write_json(tmp_path / "config.json", {"architectures": named, "a": 1})
+    with pytest.raises(FuseproofError, match="single component"):
+        check_checkpoint(tmp_path)
+
+
+def test_every_usual_float_dtype_passes(tmp_path: Path) -> None:
+    folder = write_fake_checkpoint(tmp_path / "model")
+    for dtype, length in (("F64", 1), ("F16", 4), ("BF16", 4), ("F8_E4M3", 8), ("F8_E5M2", 8)):
+        header = {"a": {"dtype": dtype, "shape": [length], "data_offsets": [0, 8]}}
+        (folder / TRANSFORMER).write_bytes(header_of(header, b"\0" * 8))
+        assert length == check_checkpoint(folder).parameters("transformer")

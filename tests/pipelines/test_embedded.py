@@ -106,6 +106,7 @@ def test_another_library_version_gets_another_entry(monkeypatch: pytest.MonkeyPa
         pytest.param(lambda entry: (entry / "manifest.json").unlink(), id="lost-manifest"),
         pytest.param(lambda entry: (entry / "manifest.json").write_text("{"), id="broken-manifest"),
         pytest.param(lambda entry: (entry / "manifest.json").write_text("{}"), id="empty-manifest"),
+        pytest.param(lambda entry: (entry / "manifest.json").write_text("[" * 100_000), id="nested-manifest"),
         pytest.param(lambda entry: (entry / "manifest.json").write_text('{"content_sha256": 1}'), id="hash-a-number"),
     ],
 )
@@ -130,6 +131,23 @@ def test_a_failed_build_leaves_nothing_behind(fault: BaseException, tmp_path: Pa
     with pytest.raises(type(fault)):
         ensure_cached(RECIPE, tmp_path)
     assert names_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "dangling-link"])
+def test_an_entry_that_is_no_folder_is_named_and_kept(kind: str, tmp_path: Path) -> None:
+    entry = tmp_path / "cache" / entry_name(RECIPE)
+    entry.parent.mkdir()
+    if kind == "file":
+        entry.write_text("mine")
+    else:
+        entry.symlink_to(tmp_path / "elsewhere")
+    if kind == "link":
+        (tmp_path / "elsewhere").mkdir()
+    with pytest.raises(FuseproofError) as caught:
+        ensure_cached(RECIPE, tmp_path / "cache")
+    assert str(entry) in caught.value.message
+    assert "Move it away" in str(caught.value.next_step)
+    assert entry.is_symlink() or "mine" == entry.read_text()
 
 
 def test_leftovers_of_a_killed_build_are_removed(tmp_path: Path) -> None:

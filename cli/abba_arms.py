@@ -1,0 +1,60 @@
+"""The flags of ``abba``'s arms, read by ``generate``'s own parser before anything runs or is written."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fuseproof.cli.generate import generate, options_of
+from fuseproof.errors import FuseproofError, UsageError
+
+if TYPE_CHECKING:
+    from fuseproof.schedules.plan import Plan
+
+GENERATE_NAME = "fuseproof generate"
+
+
+def check_plan(plan: Plan) -> None:
+    """Refuse, with :class:`UsageError`, every plan that cannot run or may not be stored."""
+    from fuseproof.harness.campaign.arms import check_arms, portable
+
+    check_arms(plan)
+    portable(plan)
+    refuse_bad_flags(plan)
+
+
+def refuse_bad_flags(plan: Plan) -> None:
+    """Raise :class:`UsageError` naming cell, arm and generate's own sentence for flags that generate refuses."""
+    from fuseproof.harness.campaign.arms import generate_words
+
+    for cell in plan.cells:
+        for role, arm in (("baseline", plan.arms.baseline), ("candidate", plan.arms.candidate)):
+            if arm.command is not None:
+                continue
+            refusal = refusal_of(generate_words(arm, cell, Path("perf.json"), Path("outputs")))
+            if refusal is not None:
+                raise UsageError(
+                    f"Cell {cell.name}, {role}: generate would refuse these flags: {refusal.message}",
+                    next_step=refusal.next_step,
+                )
+
+
+def refusal_of(words: Sequence[str]) -> FuseproofError | None:
+    """What ``generate`` says against its flags; None when it takes them. Reads a ``--config`` file, nothing else."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        try:
+            context = generate.make_context(GENERATE_NAME, list(words))
+            with context:
+                options_of(context, context.params)
+        except click.exceptions.Exit:
+            return UsageError("--help runs nothing.", next_step="Leave it out.")
+        except click.ClickException as error:
+            return UsageError(error.format_message(), next_step=f"{GENERATE_NAME} --help lists every option.")
+        except FuseproofError as error:
+            return error
+    return None

@@ -1,0 +1,92 @@
+"""How the program ends when it cannot print: one sentence and exit code 1, never a traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fuseproof.cli.main import main
+
+
+def run(stdout: int, unbuffered: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fuseproof", *arguments],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        check=False,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", [("--version",), ("generate", "--help")], ids=" ".join)
+def test_a_full_disk_behind_stdout(arguments: tuple[str, ...], unbuffered: str) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = run(full.fileno(), unbuffered, *arguments)
+    assert (1, "fuseproof: error: the result could not be printed: No space left on device.") == (
+        done.returncode,
+        done.stderr.splitlines()[0],
+    )
+    assert 2 == len(done.stderr.splitlines())
+
+
+def test_a_stdout_that_cannot_be_written() -> None:
+    with Path(os.devnull).open("rb") as read_only:
+        done = run(read_only.fileno(), "", "--version")
+    assert (1, True) == (done.returncode, "could not be printed: Bad file descriptor." in done.stderr)
+    assert "Traceback" not in done.stderr
+
+
+def test_a_reader_that_is_gone() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = run(writer, "", "--version")
+    finally:
+        os.close(writer)
+    assert (1, True) == (done.returncode, "could not be printed: Broken pipe." in done.stderr)
+    assert "Traceback" not in done.stderr
+
+
+def test_a_full_disk_behind_stderr() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "fuseproof", "nothing"], stderr=full, stdout=subprocess.PIPE, check=False, timeout=60
+        )
+    assert (1, b"") == (done.returncode, done.stdout)
+
+
+def test_a_closed_stdout_is_refused_first(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    assert 1 == main(["--version"])
+    assert "standard output is closed" in capfd.readouterr().err
+
+
+def test_an_os_error_that_is_not_about_printing_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(**_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("fuseproof.cli.main.cli.main", fail)
+    with pytest.raises(OSError, match="No space"):
+        main(["--version"])
+
+
+def test_a_closed_stderr_is_held_open_so_that_no_file_gets_its_number() -> None:
+    code = (
+        "import os, sys; from fuseproof.cli.main import main; sys.argv = ['fuseproof', '--version']; main(); "
+        "print(os.path.samestat(os.fstat(2), os.stat(os.devnull)))"
+    )
+    done = subprocess.run(
+        ["bash", "-c", 'exec "$0" -c "$1" 2>&-', sys.executable, code],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (0, "True") == (done.returncode, done.stdout.splitlines()[-1])
