@@ -40,8 +40,10 @@ def report(directory: str, output_format: str, as_json: bool, check: bool, block
     """Render the campaign in DIR again: report.md, report.html, report.json and SHA256SUMS.
 
     The same folder always gives the same bytes, without torch and wherever it was copied to. An interrupted campaign
-    is rendered as far as it came. Exit code: 0, 1 an arm failed or --check found a difference, 4 the outputs do not
-    keep their contract, 6 the measurement is invalid.
+    is rendered as far as it came. Measurements that are no longer what SHA256SUMS lists are not signed again.
+
+    Exit code: 0, 1 an arm failed, a measurement changed or --check found a difference, 4 the outputs do not keep their
+    contract, 6 the measurement is invalid.
     """
     from fuseproof.harness.analysis.campaign import analyse
     from fuseproof.harness.campaign.folder import Campaign
@@ -56,23 +58,40 @@ def report(directory: str, output_format: str, as_json: bool, check: bool, block
         if check:
             _refuse_stale(directory, analysis)
     else:
-        analysis = write_report(directory)
+        try:
+            analysis = write_report(directory)
+        except FuseproofError:
+            _show_what_is_left(directory)
+            raise
     click.echo(_rendered(analysis, "json" if as_json else output_format, is_written=not blocks), nl=False)
     code = analysis.exit_code()
     return 0 if code == SLOWER_EXIT_CODE else code
 
 
+def _show_what_is_left(directory: str) -> None:
+    """Print the result of a signed campaign that has lost slots; it is not written, because it would be signed."""
+    from fuseproof.harness.analysis.campaign import analyse
+    from fuseproof.harness.campaign.folder import MISSING, Campaign
+
+    campaign = Campaign.open(directory)
+    if any(slot.reason_code == MISSING for slot in campaign.slots()):
+        click.echo(_rendered(analyse(campaign), "text", is_written=False), nl=False)
+
+
 def _refuse_stale(directory: str, analysis: CampaignAnalysis) -> None:
-    from fuseproof.harness.report import stale_files
+    from fuseproof.harness.report import changed_measurements, stale_files
 
     stale = stale_files(analysis)
     if stale:
         shown = ", ".join(stale[:MOST_NAMES]) + (
             f" and {len(stale) - MOST_NAMES} more" if len(stale) > MOST_NAMES else ""
         )
+        is_touched = bool(changed_measurements(analysis))
         raise FuseproofError(
             f"{directory} is not what its report says: {shown} changed, missing or new.",
-            next_step=f"If nobody touched the measurements, `fuseproof report {directory}` renders the report again.",
+            next_step="Restore the files below slots/ that changed: a report is not rendered over other measurements."
+            if is_touched
+            else f"The measurements are untouched: fuseproof report {directory} renders the report again.",
         )
 
 

@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from fuseproof.errors import UsageError
+from fuseproof.harness.analysis.caveats import contention_reasons
+from fuseproof.harness.analysis.contradictions import COPIED_DUMP, DOUBTED_CODES, copied_dumps
 from fuseproof.harness.analysis.equal_work import EqualWork, broken_promises, check_cell_work
 from fuseproof.harness.analysis.fastpaths import FastpathProof, check_fastpaths
 from fuseproof.harness.analysis.memory import NOT_COMPARED, MemoryCheck, check_memory
 from fuseproof.harness.analysis.metrics import MetricResult, judge_metrics
 from fuseproof.harness.analysis.output_check import OutputCheck, check_outputs
 from fuseproof.harness.analysis.runs import ARM_WORDS, CellRuns, LostBlock, read_cell
+from fuseproof.harness.analysis.soundness import refuse_unsound_campaign
 from fuseproof.harness.campaign.folder import Campaign
 from fuseproof.harness.campaign.records import SlotRecord
 from fuseproof.harness.statistics.reasons import Reason
@@ -161,11 +164,13 @@ def analyse(campaign: Campaign, only_blocks: Sequence[int] = ()) -> CampaignAnal
     ``only_blocks`` restricts the numbers to these blocks (from 1); the analysis remembers which others there are.
     Raises :class:`FuseproofError` naming a damaged file, :class:`UsageError` for a block that does not exist.
     """
+    refuse_unsound_campaign(campaign)
+    copies = copied_dumps(campaign)
     by_cell: dict[str, list[SlotRecord]] = defaultdict(list)
     for slot in campaign.slots():
         by_cell[slot.cell].append(slot)
     cells = tuple(
-        _analyse_cell(campaign, read_cell(campaign, cell, by_cell[cell.name], only_blocks))
+        _analyse_cell(campaign, read_cell(campaign, cell, by_cell[cell.name], only_blocks, copies))
         for cell in campaign.plan.cells
     )
     _refuse_unknown_blocks(cells, only_blocks)
@@ -188,7 +193,7 @@ def _analyse_cell(campaign: Campaign, runs: CellRuns) -> CellAnalysis:
     outputs = check_outputs(runs, campaign.directory)
     fastpaths = check_fastpaths(runs)
     objections = _objections(runs, equal_work)
-    metrics = () if objections or not runs.blocks else judge_metrics(runs, plan, _contention(runs))
+    metrics = () if objections or not runs.blocks else judge_metrics(runs, plan, contention_reasons(runs))
     verdict = _verdict(runs, objections, metrics)
     return CellAnalysis(
         runs=runs,
@@ -196,9 +201,14 @@ def _analyse_cell(campaign: Campaign, runs: CellRuns) -> CellAnalysis:
         metrics=metrics if verdict.word is not Word.INVALID else (),
         equal_work=equal_work,
         outputs=outputs,
-        memory=check_memory(runs) if verdict.word is not Word.INVALID else NOT_COMPARED,
+        memory=check_memory(runs, campaign.environment) if verdict.word is not Word.INVALID else NOT_COMPARED,
         fastpaths=fastpaths,
-        warnings=(*_commit_warnings(equal_work), *fastpaths.warnings, *outputs.warnings),
+        warnings=(
+            *_campaign_warnings(campaign, runs),
+            *_commit_warnings(equal_work),
+            *fastpaths.warnings,
+            *outputs.warnings,
+        ),
     )
 
 
@@ -208,8 +218,11 @@ def _objections(runs: CellRuns, equal_work: EqualWork) -> tuple[Reason, ...]:
     reason = equal_work.reason()
     if reason is not None:
         found.insert(0, reason)
-    if not runs.blocks:
-        found += [failure_reason(lost) for lost in runs.lost if lost.has_failed]
+    found += [
+        failure_reason(lost)
+        for lost in runs.lost
+        if lost.has_failed and (not runs.blocks or (lost.slot and lost.slot.reason_code == COPIED_DUMP))
+    ]
     return tuple(found)
 
 
@@ -220,6 +233,8 @@ def failure_reason(lost: LostBlock) -> Reason:
         return Reason("NOT_RUN", f"block {lost.number} has not run", "Go on with --resume.")
     word, code = ARM_WORDS[slot.arm], slot.reason_code or slot.state.upper()
     detail = f"{word} {code} in {slot.id}: {slot.reason or 'no reason recorded'}"
+    if code in DOUBTED_CODES:
+        return Reason(code, detail, "Restore the slot's files as they were, or measure again in a new campaign.")
     return Reason(code, detail, f"Read {slot.directory}/stderr.log, then go on with --resume.")
 
 
@@ -236,17 +251,10 @@ def _verdict(runs: CellRuns, objections: tuple[Reason, ...], metrics: tuple[Metr
     return primary.verdict
 
 
-def _contention(runs: CellRuns) -> tuple[Reason, ...]:
-    busy = [run.record for run in runs.runs if run.record.contention.busy]
-    if not busy:
-        return ()
-    shares = [record.contention.other_cpu_share for record in busy]
-    largest = max((share for share in shares if share is not None), default=None)
-    names = dict.fromkeys(process.name for record in busy for process in record.contention.worst)
-    used = f", at worst {100 * largest:.0f} % of all cores" if largest is not None else ""
-    who = f" ({', '.join(list(names)[:3])})" if names else ""
-    detail = f"other processes used the machine during {len(busy)} of {len(runs.runs)} runs{used}{who}"
-    return (Reason("CONTENTION", detail, "Run it again on a quiet machine."),)
+def _campaign_warnings(campaign: Campaign, runs: CellRuns) -> tuple[Reason, ...]:
+    """What the runner noted about a cell's arms."""
+    noted = [warning for warning in campaign.warnings if warning.cell == runs.cell.name]
+    return tuple(Reason(warning.code, warning.detail, warning.next_step) for warning in noted)
 
 
 def _commit_warnings(equal_work: EqualWork) -> tuple[Reason, ...]:

@@ -1,18 +1,18 @@
 """Peak memory of the two arms, in GiB, and one sentence that claims no more than it may.
 
-Device memory counts twice, as allocated and as reserved, and a claim needs both to agree in sign. Without a device the
-process's peak resident memory stands alone, and a change within the spread of one arm's own runs is no change.
+What is claimed follows the rule of :mod:`fuseproof.harness.perf.memory`; here it is given the means of each arm's runs
+and the spread of one arm's own runs. A peak beyond what the machine can hold is shown as not believable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from fuseproof.harness.analysis.runs import ARMS, CellRuns
 from fuseproof.harness.campaign.records import SlotMemory
-from fuseproof.harness.number_format import MIB_PER_GIB, gib_change
+from fuseproof.harness.number_format import MIB_PER_GIB, gib
 from fuseproof.harness.perf.memory import Agreement, memory_claim
 
 KINDS: tuple[tuple[str, str, Callable[[SlotMemory], float | None]], ...] = (
@@ -22,6 +22,9 @@ KINDS: tuple[tuple[str, str, Callable[[SlotMemory], float | None]], ...] = (
     ("load", "Load peak", lambda memory: memory.load_peak_mib),
     ("warm-up", "Warm-up peak", lambda memory: memory.warmup_peak_mib),
 )
+BELIEVABLE_FACTOR = 4
+"""Shared pages are counted once a process, so that a sum may exceed the machine, but not by this much."""
+LARGEST_MACHINE_MIB = 1024.0**3
 CLAIM_KINDS = frozenset({"reserved", "allocated", "host RSS"})
 
 
@@ -36,6 +39,8 @@ class MemoryRow:
     baseline_largest_mib: float
     candidate_largest_mib: float
     same_arm_spread_mib: float
+    is_believable: bool = True
+    """Whether the machine can hold the largest of them at all."""
 
     @property
     def change_mib(self) -> float:
@@ -58,25 +63,45 @@ class MemoryCheck:
 NOT_COMPARED = MemoryCheck((), "unknown", "Memory: not compared, because the cell is INVALID.")
 
 
-def check_memory(cell: CellRuns) -> MemoryCheck:
-    """Compare the peaks of a cell's counting runs; a kind that a run lacks is left out."""
-    rows = tuple(row for kind, title, read in KINDS if (row := _row(cell, kind, title, read)) is not None)
-    claimable = [row for row in rows if row.kind in CLAIM_KINDS]
+def check_memory(cell: CellRuns, environment: Mapping[str, Any] | None = None) -> MemoryCheck:
+    """Compare the peaks of a cell's counting runs; a kind that a run lacks is left out.
+
+    ``environment`` is the campaign's description of its machine: a peak that cannot be on it is shown, and nothing is
+    claimed of it.
+    """
+    limit_mib = believable_limit_mib(environment or {})
+    rows = tuple(row for kind, title, read in KINDS if (row := _row(cell, kind, title, read, limit_mib)) is not None)
+    claimable = [row for row in rows if row.kind in CLAIM_KINDS and row.is_believable]
     claim = memory_claim(
         {row.kind: row.baseline_mib / MIB_PER_GIB for row in claimable},
         {row.kind: row.candidate_mib / MIB_PER_GIB for row in claimable},
+        {row.kind: row.same_arm_spread_mib / MIB_PER_GIB for row in claimable},
     )
-    host = next((row for row in claimable if row.kind == "host RSS"), None)
-    has_device = any(row.kind != "host RSS" for row in claimable)
-    if host and not has_device and 0 < abs(host.change_mib) <= host.same_arm_spread_mib:
-        spread = gib_change(host.same_arm_spread_mib).removeprefix("+")
-        change = gib_change(host.change_mib)
-        sentence = f"Memory: unchanged: peak RSS {change}, within the {spread} by which one arm's own runs differ."
-        return MemoryCheck(rows, "unchanged", sentence)
-    return MemoryCheck(rows, claim.agreement, claim.sentence)
+    doubted = [row for row in rows if not row.is_believable]
+    if not doubted:
+        return MemoryCheck(rows, claim.agreement, claim.sentence)
+    names = ", ".join(f"{row.title[0].lower()}{row.title[1:]}" for row in doubted)
+    largest = gib(max(max(row.baseline_largest_mib, row.candidate_largest_mib) for row in doubted), 2)
+    machine = gib(limit_mib / BELIEVABLE_FACTOR, 2)
+    doubt = f"{names} not believable (up to {largest} GiB on a machine with {machine} GiB), nothing is claimed of it"
+    if not claimable:
+        return MemoryCheck(rows, "unknown", f"Memory: {doubt}.")
+    return MemoryCheck(rows, claim.agreement, f"{claim.sentence.rstrip('.')}; {doubt}.")
 
 
-def _row(cell: CellRuns, kind: str, title: str, read: Callable[[SlotMemory], float | None]) -> MemoryRow | None:
+def believable_limit_mib(environment: Mapping[str, Any]) -> float:
+    """Four times all memory that the machine describes, its GPUs included; a pebibyte where it describes none."""
+    memory, gpus = environment.get("memory"), environment.get("gpus")
+    found = [memory.get("total_mib")] if isinstance(memory, Mapping) else []
+    if isinstance(gpus, list | tuple):
+        found += [gpu.get("memory_total_mib") for gpu in gpus if isinstance(gpu, Mapping)]
+    total_mib = sum(value for value in found if isinstance(value, int | float) and value > 0)
+    return BELIEVABLE_FACTOR * total_mib if total_mib else LARGEST_MACHINE_MIB
+
+
+def _row(
+    cell: CellRuns, kind: str, title: str, read: Callable[[SlotMemory], float | None], limit_mib: float
+) -> MemoryRow | None:
     arms = []
     for arm in ARMS:
         values = [read(run.record.memory) for run in cell.of_arm(arm)]
@@ -93,4 +118,5 @@ def _row(cell: CellRuns, kind: str, title: str, read: Callable[[SlotMemory], flo
         baseline_largest_mib=max(baseline),
         candidate_largest_mib=max(candidate),
         same_arm_spread_mib=max(max(values) - min(values) for values in arms),
+        is_believable=max(*baseline, *candidate) <= limit_mib,
     )

@@ -20,6 +20,8 @@ TITLES = {
     "save": "Save",
     "load": "Load",
 }
+NOT_JUDGED = frozenset({"save", "load"})
+"""Timers around the work: numbers for a reader, without a word."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +37,28 @@ class MetricResult:
     def title(self) -> str:
         return TITLES[self.name]
 
+    @property
+    def is_judged(self) -> bool:
+        """Whether the timer has a word at all."""
+        return self.name not in NOT_JUDGED
+
+    @property
+    def word(self) -> str:
+        """The verdict's word, or that there is none to give."""
+        return self.verdict.word.value if self.is_judged and self.verdict is not None else "not judged"
+
     def to_json(self) -> dict[str, Any]:
-        """Strict JSON values."""
+        """Strict JSON values; a timer that is not judged keeps its numbers and has null for a word."""
         verdict = None if self.verdict is None else self.verdict.to_json()
-        return {"name": self.name, "is_primary": self.is_primary, "note": self.note, "verdict": verdict}
+        if verdict is not None and not self.is_judged:
+            verdict |= {"word": None, "reasons": []}
+        return {
+            "name": self.name,
+            "is_primary": self.is_primary,
+            "is_judged": self.is_judged,
+            "note": self.note,
+            "verdict": verdict,
+        }
 
 
 def seconds_of(run: Run, metric: str) -> float | None:

@@ -7,9 +7,11 @@ stays visible: lost blocks with their reason, superseded and interrupted slots, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fuseproof.harness.analysis.contradictions import CONTRADICTION, COPIED_DUMP, DOUBTED_CODES, contradiction, doubted
+from fuseproof.harness.analysis.soundness import refuse_unsound_dump
 from fuseproof.harness.campaign.folder import PERF_FILE, BlockSlots, Campaign
 from fuseproof.harness.campaign.records import SlotRecord
 from fuseproof.harness.perf.dump import PerfDump, read_perf_dump
@@ -18,7 +20,7 @@ from fuseproof.schedules.plan import Cell
 
 ARMS: tuple[ArmLetter, ArmLetter] = ("A", "B")
 ARM_WORDS = {"A": "baseline", "B": "candidate"}
-VOIDING_CODES = frozenset({"FALLBACK", "MISSING_GRAPH", "GRAPHS", "UNEQUAL_WORK", "HW_SLOWDOWN"})
+VOIDING_CODES = frozenset({"FALLBACK", "MISSING_GRAPH", "GRAPHS", "UNEQUAL_WORK", "HW_SLOWDOWN"}) | DOUBTED_CODES
 """Reasons that void a measurement (exit 6); every other reason of an invalid slot is a failure of its arm (exit 1)."""
 
 
@@ -57,6 +59,11 @@ class LostBlock:
         """The arm did not fail: what it measured may not be used."""
         return self.has_failed and self.slot is not None and self.slot.reason_code in VOIDING_CODES
 
+    @property
+    def is_doubted(self) -> bool:
+        """What is on disk of it contradicts itself, is a copy, or is gone."""
+        return self.slot is not None and self.slot.reason_code in DOUBTED_CODES
+
 
 @dataclass(frozen=True)
 class CellRuns:
@@ -90,11 +97,20 @@ class CellRuns:
         )
 
 
-def read_cell(campaign: Campaign, cell: Cell, slots: Sequence[SlotRecord], only: Sequence[int] = ()) -> CellRuns:
+def read_cell(
+    campaign: Campaign,
+    cell: Cell,
+    slots: Sequence[SlotRecord],
+    only: Sequence[int] = (),
+    copies: Mapping[str, str] | None = None,
+) -> CellRuns:
     """Collect one cell's runs; ``slots`` are the cell's own records, ``only`` restricts it to these block numbers.
 
-    Raises :class:`FuseproofError` naming the file when a perf dump is damaged.
+    A slot whose files contradict each other, or whose dump is another one's (``copies``: slot id → why), counts as
+    invalid. Raises :class:`FuseproofError` naming the file when a perf dump is damaged.
     """
+    dumps = {slot.id: _dump_of(campaign, slot) for block in _complete(slots) for slot in block.slots}
+    slots = [_examined(campaign, slot, dumps, copies or {}) for slot in slots]
     latest = {block.block: block for block in _complete(slots)}
     chosen = [block for number, block in latest.items() if not only or number in only]
     planned = max(campaign.plan.blocks, *latest, 0)
@@ -102,7 +118,7 @@ def read_cell(campaign: Campaign, cell: Cell, slots: Sequence[SlotRecord], only:
     return CellRuns(
         cell=cell,
         planned_blocks=planned,
-        blocks=tuple(_counted(campaign, block) for block in chosen),
+        blocks=tuple(_counted(block, dumps) for block in chosen),
         lost=tuple(LostBlock(number, _culprit(slots, number)) for number in wanted if number not in latest),
         omitted=tuple(number for number in latest if only and number not in only),
         slots=tuple(slots),
@@ -127,18 +143,34 @@ def _complete(slots: Sequence[SlotRecord]) -> list[BlockSlots]:
     ]
 
 
-def _counted(campaign: Campaign, block: BlockSlots) -> CountedBlock:
+def _counted(block: BlockSlots, dumps: Mapping[str, PerfDump | None]) -> CountedBlock:
     return CountedBlock(
         number=block.block,
         attempt=block.attempt,
         orientation=block.orientation,
-        runs=tuple(Run(record, _dump_of(campaign, record)) for record in block.slots),
+        runs=tuple(Run(record, dumps[record.id]) for record in block.slots),
     )
 
 
 def _dump_of(campaign: Campaign, record: SlotRecord) -> PerfDump | None:
     path = campaign.directory / record.directory / PERF_FILE
-    return read_perf_dump(path) if path.exists() else None
+    if not path.exists():
+        return None
+    dump = read_perf_dump(path)
+    refuse_unsound_dump(dump)
+    return dump
+
+
+def _examined(
+    campaign: Campaign, record: SlotRecord, dumps: Mapping[str, PerfDump | None], copies: Mapping[str, str]
+) -> SlotRecord:
+    """The record, or an invalid one in its place when its folder does not bear it out; only runs that would count."""
+    if record.id not in dumps:
+        return record
+    if record.id in copies:
+        return doubted(record, COPIED_DUMP, copies[record.id])
+    reason = contradiction(record, dumps[record.id], campaign.directory / record.directory)
+    return record if reason is None else doubted(record, CONTRADICTION, reason)
 
 
 def _culprit(slots: Sequence[SlotRecord], number: int) -> SlotRecord | None:

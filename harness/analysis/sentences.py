@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from fuseproof.harness.analysis.caveats import dummy_weights_text
 from fuseproof.harness.analysis.memory import MemoryCheck
 from fuseproof.harness.analysis.metrics import MetricResult
 from fuseproof.harness.analysis.output_check import LEVEL_TITLES, OutputCheck
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 DIRECTIONAL = frozenset({Word.FASTER, Word.SLOWER})
 MOST_DETAILS = 4
 LONGEST_WARNING = 480
+MOST_DOUBTS = 6
+WIDEST_SHOWN = 1.0
+"""Half width of a reduction's interval, as a share, that one block may still print."""
 LONGEST_PROMPT = 40
 
 
@@ -58,11 +63,10 @@ def metric_line(metric: MetricResult) -> str:
     """One timer on one line; the word of a timer that is not primary is descriptive."""
     if metric.verdict is None or metric.verdict.comparison is None:
         return f"{metric.title}: n/a ({metric.note or 'no complete block'})"
-    comparison = metric.verdict.comparison
+    means = means_text(metric.verdict.comparison)
+    effect = effect_text(metric.verdict, is_judged=metric.is_judged)
     role = "primary" if metric.is_primary else "descriptive"
-    return (
-        f"{metric.title} ({role}): {metric.verdict.word.value}, {means_text(comparison)}, {effect_text(metric.verdict)}"
-    )
+    return f"{metric.title} ({role}): {metric.word}, {means}, {effect}"
 
 
 def percent_text(share: float | None) -> str:
@@ -75,23 +79,39 @@ def means_text(comparison: Comparison) -> str:
     return f"{number(comparison.baseline.mean_s, 4)} → {number(comparison.candidate.mean_s, 4)} s"
 
 
-def effect_text(verdict: Verdict) -> str:
-    """The effect with its interval; without a point estimate where means and medians disagree."""
+def interval_text(comparison: Comparison, bounds: tuple[float, float], digits: int = 2) -> str:
+    """``[5.29, 6.32]``; from one block, an interval wider than the effect can be is only said to be wide."""
+    lower, upper = bounds
+    if comparison.degrees_of_freedom == 1 and upper - lower >= 2 * WIDEST_SHOWN:
+        return f"wider than ±{100 * WIDEST_SHOWN:g} %"
+    return interval(lower, upper, digits)
+
+
+def _bounds(comparison: Comparison, bounds: tuple[float, float]) -> str:
+    text = interval_text(comparison, bounds)
+    return text if text.endswith("%") else f"{text} %"
+
+
+def effect_text(verdict: Verdict, *, is_judged: bool = True) -> str:
+    """The effect with its interval; without a point estimate where means and medians disagree.
+
+    Without a word (``is_judged`` False) nothing is called faster or slower.
+    """
     comparison = verdict.comparison
     if comparison is None:
         return "no number"
     level = f"{100 * (1 - comparison.alpha):g} % interval"
     blocks = block_text(comparison)
     if any(warning.code == "MEAN_MEDIAN_DISAGREE" for warning in verdict.warnings):
-        bounds = interval(*comparison.interval_used)
+        bounds = _bounds(comparison, comparison.interval_used)
         return (
-            f"{level} of the reduction {bounds} %, pair median {percent_text(comparison.pair_median_reduction)} "
+            f"{level} of the reduction {bounds}, pair median {percent_text(comparison.pair_median_reduction)} "
             f"(no point estimate: means and medians disagree), {blocks}"
         )
-    change = latency_change(comparison.reduction, directional=verdict.word in DIRECTIONAL)
-    bounds = f"{level} {interval(*comparison.interval)} %"
+    change = latency_change(comparison.reduction, directional=is_judged and verdict.word in DIRECTIONAL)
+    bounds = f"{level} {_bounds(comparison, comparison.interval)}"
     if comparison.is_widened:
-        bounds += f", between blocks {interval(*comparison.interval_used)} %"
+        bounds += f", between blocks {_bounds(comparison, comparison.interval_used)}"
     return f"{change}, reduction {percent_text(comparison.reduction)}, {bounds}, {blocks}"
 
 
@@ -186,7 +206,7 @@ def memory_line(memory: MemoryCheck) -> str:
 def cell_warnings(cell: CellAnalysis) -> list[Reason]:
     """What a reader must know beside the word: of the primary verdict, of the cell, and tails of the client's timer."""
     found = list(cell.verdict.warnings)
-    found += cell.verdict.reasons[1:]
+    found += [reason for reason in cell.verdict.reasons[1:] if not _speaks_of_wide_interval(cell, reason)]
     found += cell.warnings
     for metric in cell.metrics[1:]:
         if metric.verdict is not None:
@@ -194,24 +214,40 @@ def cell_warnings(cell: CellAnalysis) -> list[Reason]:
     return list(dict.fromkeys(found))
 
 
+def _speaks_of_wide_interval(cell: CellAnalysis, reason: Reason) -> bool:
+    """One block tests nothing, which its headline says; an interval too wide to print adds nothing to that."""
+    comparison = cell.verdict.comparison
+    if comparison is None or reason.code != "SPREAD_EXCEEDS_EFFECT":
+        return False
+    return interval_text(comparison, comparison.interval_used).startswith("wider")
+
+
 def warning_texts(cell: CellAnalysis) -> list[str]:
-    """The cell's warnings, those of one code and one next step together."""
-    groups: dict[tuple[str, str], list[str]] = {}
+    """The cell's warnings, those of one code together, with no more than one next step.
+
+    The headline's next step stands beside the word; only a cell without a headline takes its first warning's.
+    """
+    groups: dict[str, list[Reason]] = {}
     for warning in cell_warnings(cell):
-        groups.setdefault((warning.code, warning.next_step), []).append(warning.detail.rstrip("."))
+        groups.setdefault(warning.code, []).append(warning)
+    needs_step = cell.verdict.headline is None
     return [
-        shortened(reason_text(_together(code, step, details)), LONGEST_WARNING)
-        for (code, step), details in groups.items()
+        shortened(reason_text(_together(warnings, has_step=needs_step and index == 0)), LONGEST_WARNING)
+        for index, warnings in enumerate(groups.values())
     ]
 
 
-def _together(code: str, next_step: str, details: list[str]) -> Reason:
+def _together(warnings: Sequence[Reason], *, has_step: bool) -> Reason:
+    details = [warning.detail.rstrip(".") for warning in warnings]
     more = f"; {len(details) - MOST_DETAILS} more" if len(details) > MOST_DETAILS else ""
-    return Reason(code, "; ".join(details[:MOST_DETAILS]) + more, next_step)
+    step = warnings[0].next_step if has_step else ""
+    return Reason(warnings[0].code, "; ".join(details[:MOST_DETAILS]) + more, step)
 
 
 def standing_notes(analysis: CampaignAnalysis) -> list[str]:
     """What holds for the whole campaign: cut short, blocks left out, an A/A run."""
+    from fuseproof.harness.analysis.campaign import failure_reason
+
     notes = []
     if analysis.campaign.status != "complete":
         done = sum(len(cell.runs.blocks) for cell in analysis.cells)
@@ -220,11 +256,19 @@ def standing_notes(analysis: CampaignAnalysis) -> list[str]:
             f"the campaign is {analysis.campaign.status}: {done} of {planned} planned blocks are complete, and only "
             "those are judged"
         )
+    notes += [
+        f"{cell.name}: block {lost.number} does not count: {failure_reason(lost).detail.rstrip('.')}"
+        for cell in analysis.cells
+        for lost in cell.runs.lost
+        if lost.is_doubted
+    ][:MOST_DOUBTS]
     for cell in analysis.cells:
         if cell.runs.omitted:
             notes.append(f"{cell.name}: {chosen_text(cell.runs)}")
     if analysis.is_self_comparison:
         notes.append("both arms are the same command (A/A): any difference is noise, and this is the noise")
+    dummy_weights = dummy_weights_text(analysis)
+    notes += [dummy_weights] if dummy_weights else []
     return notes
 
 

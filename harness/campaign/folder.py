@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 from fuseproof import __version__
 from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.harness.campaign.plausibility import CampaignWarning
-from fuseproof.harness.campaign.records import SLOT_SCHEMA, SlotRecord
+from fuseproof.harness.campaign.records import DAMAGED_STEP, SLOT_SCHEMA, SlotRecord
 from fuseproof.harness.machine.redaction import redact
 from fuseproof.harness.perf.dump import write_text_atomically
 from fuseproof.harness.perf.fields import read_json_object
@@ -140,14 +140,15 @@ class Campaign:
         values = read_json_object(source)
         if values.get("schema") != CAMPAIGN_SCHEMA:
             raise FuseproofError(
-                f"{source}: schema is {values.get('schema')!r}, this version reads {CAMPAIGN_SCHEMA!r}."
+                f"{source}: schema is {values.get('schema')!r}, this version reads {CAMPAIGN_SCHEMA!r}.",
+                next_step=DAMAGED_STEP,
             )
         try:
             campaign = cls._from_json(folder, values, source)
             indexed = {str(entry["id"]): dict(entry) for entry in values["slots"]}
         except (KeyError, TypeError, ValueError) as error:
             cause = f"key {error} is missing" if isinstance(error, KeyError) else str(error)
-            raise FuseproofError(f"{source}: {cause}.") from error
+            raise FuseproofError(f"{source}: {cause}.", next_step=DAMAGED_STEP) from error
         campaign._read_records(indexed)
         return campaign
 

@@ -18,6 +18,7 @@ from fuseproof.errors import FuseproofError
 from fuseproof.schedules.order import ArmLetter, Orientation, PlannedSlot, SlotKind
 
 SLOT_SCHEMA = "fuseproof.slot/1"
+DAMAGED_STEP = "Restore the file from a copy, or measure again in a new campaign."
 
 SlotState = Literal["running", "done", "invalid", "interrupted", "superseded"]
 
@@ -167,13 +168,15 @@ class SlotRecord:
         """Read ``result.json`` back; an error names ``source`` and the key. Keys of later versions are ignored."""
         schema = values.get("schema")
         if schema != SLOT_SCHEMA:
-            raise FuseproofError(f"{source}: schema is {schema!r}, this version reads {SLOT_SCHEMA!r}")
+            raise FuseproofError(
+                f"{source}: schema is {schema!r}, this version reads {SLOT_SCHEMA!r}", next_step=DAMAGED_STEP
+            )
         try:
             return _record_adapter().validate_python({key: value for key, value in values.items() if key != "schema"})
         except ValidationError as error:
             problem = error.errors()[0]
             key = ".".join(str(part) for part in problem["loc"])
-            raise FuseproofError(f"{source}: key {key}: {problem['msg']}") from error
+            raise FuseproofError(f"{source}: key {key}: {problem['msg']}", next_step=DAMAGED_STEP) from error
 
 
 @cache

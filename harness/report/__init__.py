@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from fuseproof.harness.report.html import render_html
 from fuseproof.harness.report.markdown import render_markdown, render_raw_runs
-from fuseproof.harness.report.write import render_numbers, stale_files, write_report
+from fuseproof.harness.report.write import changed_measurements, render_numbers, stale_files, write_report
 
-__all__ = ["render_html", "render_markdown", "render_numbers", "render_raw_runs", "stale_files", "write_report"]
+__all__ = [
+    "changed_measurements",
+    "render_html",
+    "render_markdown",
+    "render_numbers",
+    "render_raw_runs",
+    "stale_files",
+    "write_report",
+]

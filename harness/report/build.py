@@ -11,8 +11,9 @@ from fuseproof.harness.report.layout import FULL, Layout
 from fuseproof.harness.report.ledger import environment_section, limitations_section, raw_runs_section, raw_table
 from fuseproof.harness.report.memory import memory_section
 from fuseproof.harness.report.outputs import output_section
-from fuseproof.harness.report.overview import reproduce_section, setup_section, summary_section
+from fuseproof.harness.report.overview import setup_section, summary_section
 from fuseproof.harness.report.privacy import Cleaner
+from fuseproof.harness.report.reproduce import reproduce_section
 from fuseproof.harness.report.results import result_section, statistics_details
 
 Node = TypeVar("Node")
@@ -33,9 +34,8 @@ SECTIONS = (
 
 def build_document(analysis: CampaignAnalysis, layout: Layout = FULL) -> Document:
     """The report as a document."""
-    title = f"{analysis.campaign.name}: {analysis.plan.title}" if analysis.plan.title else analysis.campaign.name
     sections = tuple(build(analysis, layout) for build in SECTIONS)
-    return cleaned(Document(title, sections, _word(analysis)))
+    return cleaned(Document(_title(analysis), sections, _word(analysis)))
 
 
 def build_raw_document(analysis: CampaignAnalysis) -> Document:
@@ -45,7 +45,11 @@ def build_raw_document(analysis: CampaignAnalysis) -> Document:
         Section("Raw runs", (note, raw_table(analysis))),
         Section("Statistics", tuple(statistics_details(analysis))),
     )
-    return cleaned(Document(f"{analysis.campaign.name}: raw runs", sections))
+    return cleaned(Document(f"{_title(analysis)}: raw runs", sections))
+
+
+def _title(analysis: CampaignAnalysis) -> str:
+    return analysis.plan.title or analysis.campaign.name
 
 
 def _word(analysis: CampaignAnalysis) -> str:

@@ -103,6 +103,8 @@ class Strip:
     marks: tuple[Mark, ...]
     low: str
     high: str
+    separators: tuple[float, ...] = ()
+    """Where one block ends and the next begins (0..1)."""
     kind: ClassVar[str] = "strip"
 
 

@@ -6,10 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fuseproof.harness.analysis.campaign import CampaignAnalysis, CellAnalysis, failure_reason
+from fuseproof.harness.analysis.caveats import claimed_times_text, dummy_weights_text, unmeasured_contention_text
+from fuseproof.harness.analysis.contradictions import DOUBTED_CODES
 from fuseproof.harness.analysis.metrics import TITLES
 from fuseproof.harness.analysis.sentences import cell_warnings, chosen_text, warning_texts
+from fuseproof.harness.campaign.folder import MISSING as MISSING_SLOT
 from fuseproof.harness.campaign.records import SlotRecord
-from fuseproof.harness.number_format import MISSING, count, gib, number, seconds, shortened
+from fuseproof.harness.number_format import MISSING, count, gib, number, seconds, short_duration, shortened
 from fuseproof.harness.report.document import (
     CodeBlock,
     Details,
@@ -22,6 +25,8 @@ from fuseproof.harness.report.document import (
     bullets,
 )
 from fuseproof.harness.report.layout import Layout
+from fuseproof.harness.report.overview import common_overrides
+from fuseproof.harness.report.results import ASSUMPTION
 
 RAW_RUNS_FILE = "raw-runs.md"
 MOST_LOGS = 3
@@ -79,6 +84,8 @@ def _slot_note(slot: SlotRecord, is_counted: bool) -> str:
         notes.append("not counted")
     if slot.contention.busy:
         notes.append(f"busy machine ({_share(slot.contention.other_cpu_share)} of all cores used by others)")
+    elif slot.contention.other_cpu_share is None and slot.state == "done":
+        notes.append("contention not measured")
     return "; ".join(notes)
 
 
@@ -89,7 +96,7 @@ def _share(share: float | None) -> str:
 def environment_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
     """The machine and the software as they described themselves, and the settings every slot ran with."""
     rows = list(_flattened(analysis.campaign.environment))
-    overrides = _common_overrides(analysis)
+    overrides = common_overrides(analysis)
     rows += [(f"slot environment {name}", value) for name, value in overrides.items()]
     table = Table(("What", "Value"), tuple((name, shortened(value, 300)) for name, value in rows))
     parts: list[Part] = [table]
@@ -110,17 +117,12 @@ def _flattened(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[st
                 yield from _flattened(item, f"{name} {index} / ") if isinstance(item, Mapping) else [(name, str(item))]
         elif key.endswith("_mib") and isinstance(value, int | float):
             yield f"{name.removesuffix(' mib')} GiB", gib(value, 2)
+        elif key == "timer_tick_s" and isinstance(value, int | float):
+            yield name.removesuffix(" s"), short_duration(value)
+        elif isinstance(value, bool):
+            yield name, "yes" if value else "no"
         elif value not in (None, [], ()):
             yield name, ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def _common_overrides(analysis: CampaignAnalysis) -> dict[str, str]:
-    found: dict[str, dict[str, None]] = {}
-    for cell in analysis.cells:
-        for run in cell.runs.runs:
-            for name, value in run.record.environment_overrides.items():
-                found.setdefault(name, {})[value] = None
-    return {name: " or ".join(values) for name, values in sorted(found.items())}
 
 
 def _session_differences(analysis: CampaignAnalysis) -> tuple[Text, ...]:
@@ -143,8 +145,10 @@ def limitations_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
     items: list[Text] = [*_lost(analysis), *_omitted(analysis), *_work(analysis)]
     is_short = len(warnings) <= MOST_WARNINGS
     items += warnings if is_short else _warning_counts(analysis)
-    if any(len(cell.runs.blocks) == 2 and cell.metrics for cell in analysis.cells):
-        items.append("Two blocks cannot test whether the effect changes from block to block; the interval assumes not.")
+    if any(len(cell.runs.blocks) > 1 and cell.metrics for cell in analysis.cells):
+        items.append(ASSUMPTION)
+    caveats = (unmeasured_contention_text(analysis), claimed_times_text(analysis.plan), dummy_weights_text(analysis))
+    items += [f"{text[0].upper()}{text[1:]}." for text in caveats if text]
     items.append("One machine, these workloads: nothing is claimed about others.")
     folded = () if is_short else (Details("All warnings", bullets(warnings[:MOST_FOLDED_WARNINGS])),)
     return Section("Limitations", (*bullets(items), *folded, *_logs(analysis, layout)))
@@ -171,13 +175,26 @@ def _lost(analysis: CampaignAnalysis) -> list[Text]:
     warmups = f", {totals['warmup']} discarded warm-up" if "warmup" in totals else ""
     unused = totals.get("done", 0) - counted
     states += [f"{unused} done but not counted"] if unused > 0 else []
-    items: list[Text] = [f"Runs: {counted} counted{warmups}; {', '.join(states) or 'none lost'}. All are kept on disk."]
+    items: list[Text] = [
+        f"Runs: {counted} counted{warmups}; {', '.join(states) or 'none lost'}. {_kept_text(analysis)}"
+    ]
     lost = [(cell, lost) for cell in analysis.cells for lost in cell.runs.lost]
     for cell, block in lost[:6]:
         items.append((Strong(cell.name), f": block {block.number} lost: {_lost_reason(cell, block.number)}"))
     if len(lost) > 6:
         items.append(f"{count(len(lost) - 6, 'more lost block')} in report.json.")
     return items
+
+
+def _kept_text(analysis: CampaignAnalysis) -> str:
+    slots = [slot for cell in analysis.cells for slot in cell.runs.slots]
+    gone = sum(slot.reason_code == MISSING_SLOT for slot in slots)
+    doubted = sum(slot.reason_code in DOUBTED_CODES for slot in slots) - gone
+    if not gone and not doubted:
+        return "All are kept on disk."
+    texts = [f"{count(gone, 'run')} missing from the disk"] if gone else []
+    texts += [f"{count(doubted, 'run')} with files that are not as the run left them"] if doubted else []
+    return f"Of these, {', '.join(texts)}; the others are kept on disk."
 
 
 def _lost_reason(cell: CellAnalysis, number_: int) -> str:

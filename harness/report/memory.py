@@ -41,7 +41,7 @@ def _rows(cell: CellAnalysis, *, is_short: bool) -> list[tuple[Text, ...]]:
     return [
         (
             cell.name,
-            row.title,
+            row.title if row.is_believable else f"{row.title}: not believable",
             gib(row.baseline_mib),
             gib(row.candidate_mib),
             gib_change(row.change_mib),

@@ -1,18 +1,18 @@
-"""The first and the last sections of a report: Summary, Setup, Reproduce."""
+"""The first sections of a report: Summary and Setup."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fuseproof.harness.analysis.campaign import CampaignAnalysis, CellAnalysis
+from fuseproof.harness.analysis.caveats import dummy_weights_text
 from fuseproof.harness.analysis.runs import Run
 from fuseproof.harness.analysis.sentences import memory_line, outputs_line, standing_notes, verdict_line, word_counts
 from fuseproof.harness.number_format import count, number, shortened
-from fuseproof.harness.report.document import Bullets, Code, CodeBlock, Paragraph, Part, Section, Strong, Table, Text
+from fuseproof.harness.report.document import Bullets, Code, Paragraph, Part, Section, Strong, Table, Text
 from fuseproof.harness.report.layout import Layout
-from fuseproof.harness.report.privacy import clean_arguments
+from fuseproof.harness.report.reproduce import assignments
 from fuseproof.harness.statistics.verdict import Word
 from fuseproof.schedules.plan import Arm
 
@@ -97,22 +97,20 @@ def setup_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
         ("Command", *(Code(shortened(_arm_text(arm), 2 * limit)) for arm in arms)),
     ]
     if any(arm.env for arm in arms):
-        rows.append(("Environment", *(Code(shortened(_assignments(arm.env), limit)) for arm in arms)))
+        rows.append(("Environment", *(Code(shortened(assignments(arm.env), limit)) for arm in arms)))
     rows.append(("Commit", *(_commits(analysis, letter) for letter in ("A", "B"))))
     items: list[Text] = [_workload(cell, limit) for cell in analysis.cells[: layout.workloads]]
     hidden = len(analysis.cells) - len(items)
     if hidden > 0:
         items.append(f"… and {count(hidden, 'more workload')}; all are in campaign.json.")
+    dummy_weights = dummy_weights_text(analysis)
+    items += [f"{dummy_weights[0].upper()}{dummy_weights[1:]}."] if dummy_weights else []
     items += [_machine(analysis.campaign.environment), _protocol(analysis)]
     return Section("Setup", (Table(("", "Baseline (A)", "Candidate (B)"), tuple(rows)), Bullets(tuple(items))))
 
 
 def _arm_text(arm: Arm) -> str:
     return arm.command if arm.command is not None else f"fuseproof generate {arm.flags}".strip()
-
-
-def _assignments(variables: Mapping[str, str]) -> str:
-    return " ".join(f"{name}={shlex.quote(value)}" for name, value in sorted(variables.items()))
 
 
 def _commits(analysis: CampaignAnalysis, arm: str) -> Text:
@@ -163,7 +161,7 @@ def _machine(environment: Mapping[str, Any]) -> Text:
         ", ".join(names) if names else "no GPU",
         str(processor.get("model") or environment.get("cpu") or "processor unknown"),
         f"{processor['usable_cores']} cores" if processor.get("usable_cores") else "",
-        f"{number(float(memory['total_mib']) / 1024, 1)} GiB" if memory.get("total_mib") else "",
+        f"{number(float(memory['total_mib']) / 1024, 1)} GiB" if _is_number(memory.get("total_mib")) else "",
         " ".join(str(system[key]) for key in ("system", "release") if system.get(key)),
         f"Python {python_version}" if python_version else "",
         *(f"{name} {libraries[name]}" for name in NAMED_LIBRARIES if libraries.get(name)),
@@ -171,9 +169,28 @@ def _machine(environment: Mapping[str, Any]) -> Text:
     return "Machine: " + ", ".join(part for part in parts if part) + "."
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and value > 0
+
+
 def _mapping(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     found = values.get(key)
     return found if isinstance(found, Mapping) else {}
+
+
+def common_overrides(analysis: CampaignAnalysis) -> dict[str, str]:
+    """The variables set for the slots alone, with every value that any counting run had."""
+    found: dict[str, dict[str, None]] = {}
+    for cell in analysis.cells:
+        for run in cell.runs.runs:
+            for name, value in run.record.environment_overrides.items():
+                found.setdefault(name, {})[value] = None
+    return {name: " or ".join(values) for name, values in sorted(found.items())}
+
+
+def _threads(analysis: CampaignAnalysis) -> str:
+    threads = common_overrides(analysis).get("OMP_NUM_THREADS")
+    return f"; OMP_NUM_THREADS {threads}" if threads else ""
 
 
 def _protocol(analysis: CampaignAnalysis) -> Text:
@@ -185,30 +202,6 @@ def _protocol(analysis: CampaignAnalysis) -> Text:
         ran = f"{plan.order} order"
     return (
         f"Protocol: a fresh process for every run, {count(plan.blocks, 'planned block')} ({ran}), {warmups}; load and "
-        f"warm-up are outside the timers; primary timer {plan.primary}, minimum effect {100 * plan.min_effect:g} %, "
-        f"fuseproof {analysis.campaign.fuseproof_version}."
+        f"warm-up are outside the timers{_threads(analysis)}; primary timer {plan.primary}, minimum effect "
+        f"{100 * plan.min_effect:g} %, fuseproof {analysis.campaign.fuseproof_version}."
     )
-
-
-def reproduce_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
-    """The campaign's own command, one run of each arm, and how to check this folder."""
-    campaign = analysis.campaign
-    limit = 12 * layout.text_characters
-    lines = ["# the whole campaign", _command(campaign.command, {}, limit)]
-    first = next((cell for cell in analysis.cells if cell.runs.slots), None)
-    for arm, word in (("A", "baseline"), ("B", "candidate")):
-        own = [slot for slot in (first.runs.slots if first else ()) if slot.arm == arm and slot.command]
-        slots = [slot for slot in own if slot.kind == "timed"] or own
-        if slots:
-            lines += [
-                f"# one {word} run ({slots[0].id})",
-                _command(slots[0].command, slots[0].environment_overrides, limit),
-            ]
-    lines += ["# in the campaign folder", "sha256sum --check --quiet SHA256SUMS", "fuseproof report . --check"]
-    return Section("Reproduce", (CodeBlock("\n".join(lines), "bash"),))
-
-
-def _command(arguments: Iterable[str], overrides: Mapping[str, str], limit: int) -> str:
-    words = clean_arguments(arguments)
-    text = " ".join(filter(None, [_assignments(overrides), shlex.join(words)]))
-    return text if len(text) <= limit else f"{text[:limit]}… ({len(text):,} characters; all of it is in campaign.json)"

@@ -20,6 +20,7 @@ _HOME = re.compile(
 )
 _ABSOLUTE = re.compile(r"(?<![\w.:/~<>-])/(?:[\w.+@%,-]+/)+([\w.+@%,-]*)")
 _HARMLESS = re.compile(r"[^/\\]{0,7}|[-+−\d.,%×→()\[\] ]*|[0-9a-f]{64}")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _TEXT_FLAGS = ("--prompt", "--negative-prompt")
 _SYSTEM_FILES = ("/dev/null", "/usr/bin/env", "/bin/sh", "/bin/bash")
 
@@ -58,10 +59,18 @@ def _clean_word(word: str) -> str:
     flag, separator, value = word.partition("=")
     if not separator or not flag.startswith("-"):
         flag, separator, value = "", "", word
-    if value.startswith("/") and "\n" not in value and "/slots/" not in value and not _HOME.match(value):
+    if _is_one_path(value):
         name = PurePosixPath(value).name
         return f"{flag}{separator}" + (value if value in _SYSTEM_FILES else f"/path/to/{redact(name)}")
     return f"{flag}{separator}{clean_text(value)}"
+
+
+def _is_one_path(value: str) -> bool:
+    """An absolute path that may hold spaces; not a whole command (``/abs/python -S /x/arm.py``), nor one to keep."""
+    words = value.split()
+    is_command = len(words) > 1 and any(word.startswith(("-", "/", "~", "{", "'", '"')) for word in words[1:])
+    is_kept = "\n" in value or "/slots/" in value or _HOME.match(value) is not None
+    return value.startswith("/") and not is_command and not is_kept
 
 
 class Cleaner:
@@ -72,7 +81,7 @@ class Cleaner:
 
     def text(self, text: str) -> str:
         """:func:`clean_text`, remembered."""
-        if _HARMLESS.fullmatch(text):
+        if _HARMLESS.fullmatch(text) and not _SURROGATE.search(text):
             return text
         if text not in self._known:
             # A file name that is no UTF-8 reaches us as lone surrogates, which no report file can hold.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from fuseproof.harness.analysis.campaign import CampaignAnalysis, CellAnalysis
 from fuseproof.harness.analysis.fastpaths import SiteCounts
 from fuseproof.harness.analysis.metrics import TITLES, MetricResult, seconds_of
-from fuseproof.harness.analysis.sentences import percent_text
-from fuseproof.harness.number_format import MISSING, count, interval, number, percent, seconds, shortened
+from fuseproof.harness.analysis.sentences import interval_text, percent_text
+from fuseproof.harness.number_format import MISSING, count, number, percent, seconds, shortened
 from fuseproof.harness.report.document import (
     Code,
     Details,
@@ -24,14 +25,26 @@ from fuseproof.harness.report.document import (
 from fuseproof.harness.report.layout import Layout
 from fuseproof.harness.report.overview import notable_cells
 from fuseproof.harness.statistics.comparison import Comparison
+from fuseproof.schedules.order import SLOTS_PER_BLOCK
 
 LEGEND = (
     "Reduction = 1 − candidate/baseline: positive is less time, negative is more. Mean form from arithmetic means, all "
     "runs kept; the verdict rests on the log-ratio form with its interval. F: largest spread of two runs of one arm."
 )
 ASSUMPTION = (
-    "Assumed, since two blocks cannot test it: the effect does not change from block to block by more than the runs "
-    "scatter. The verdict from two blocks rests on the normal-theory interval."
+    "Assumed: the effect does not change from block to block by more than the runs scatter; where it does, false "
+    "verdicts are more frequent than 5 %."
+)
+GLOSSARY = (
+    "F: largest difference of two runs of one arm in one block, as a share of their mean. Scatter s: standard "
+    "deviation of one run. Pair median: from the median over all A×B pairs of a block, "
+    "each a candidate/baseline ratio of two runs of that block, of all blocks together. Arms separated: "
+    "one arm won every block without overlap."
+)
+CALLS = "Calls are summed over an arm's runs."
+REUSE = (
+    "Eager calls beside fused ones are no fallback: each value is computed once by "
+    "the eager chain, then reused, and every reuse is a fused call."
 )
 RESULT_HEAD = (
     "Workload",
@@ -68,6 +81,7 @@ SITES_HEAD = (
     "Reason",
 )
 MOST_DRIFTS = 8
+Entry = TypeVar("Entry")
 
 
 def result_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
@@ -110,13 +124,13 @@ def _metric_row(name: str, metric: MetricResult) -> tuple[Text, ...]:
     title: Text = (Strong(metric.title), " (primary)") if metric.is_primary else metric.title
     if metric.verdict is None or metric.verdict.comparison is None:
         return (name, title, MISSING, MISSING, MISSING, MISSING, f"n/a: {metric.note}")
-    comparison, word = metric.verdict.comparison, metric.verdict.word.value
-    codes = f" ({metric.verdict.headline.code})" if metric.verdict.headline else ""
+    comparison, word = metric.verdict.comparison, metric.word
+    codes = f" ({metric.verdict.headline.code})" if metric.is_judged and metric.verdict.headline else ""
     return (
         name,
         title,
         _means(comparison.baseline.mean_s, comparison.candidate.mean_s, comparison.mean_reduction),
-        f"{_point(metric)} {interval(*comparison.interval)}",
+        f"{_point(metric)} {interval_text(comparison, comparison.interval)}",
         percent(comparison.pair_median_reduction),
         percent(comparison.noise_floor),
         Strong(f"{word}{codes}") if metric.is_primary else f"{word}{codes}",
@@ -172,7 +186,9 @@ def _strip(cell: CellAnalysis) -> Strip | None:
     for index, (run, time) in enumerate(times):
         title = f"{run.record.id}: {seconds(time)} s"
         marks.append(Mark(round(index / last, 4), round((time - low) / span, 4), run.record.arm, title))
-    return Strip(f"{cell.name}, {primary.title}", tuple(marks), f"{seconds(low)} s", f"{seconds(high)} s")
+    ends = [SLOTS_PER_BLOCK * block for block in range(1, len(cell.runs.blocks))]
+    separators = tuple(round((end - 0.5) / last, 4) for end in ends)
+    return Strip(f"{cell.name}, {primary.title}", tuple(marks), f"{seconds(low)} s", f"{seconds(high)} s", separators)
 
 
 def statistics_details(analysis: CampaignAnalysis) -> list[Part]:
@@ -185,9 +201,23 @@ def statistics_details(analysis: CampaignAnalysis) -> list[Part]:
     ]
     if not rows:
         return []
-    table = Table(STATISTICS_HEAD, tuple(rows), numeric=range(2, len(STATISTICS_HEAD)))
-    has_two = any(len(cell.runs.blocks) == 2 for cell in analysis.cells)
-    return [Details("Statistics", (table, Paragraph(ASSUMPTION)) if has_two else (table,))]
+    head, shown = _without_repeated_interval(rows)
+    table = Table(head, shown, numeric=range(2, len(head)))
+    return [Details("Statistics", (table, Paragraph(GLOSSARY), Paragraph(ASSUMPTION)))]
+
+
+def _without_repeated_interval(
+    rows: Sequence[tuple[Text, ...]],
+) -> tuple[tuple[str, ...], tuple[tuple[Text, ...], ...]]:
+    """Head and rows, without the interval used where it is the interval itself in every row."""
+    printed, used = STATISTICS_HEAD.index("Interval"), STATISTICS_HEAD.index("Interval used")
+    if any(row[printed] != row[used] for row in rows):
+        return STATISTICS_HEAD, tuple(rows)
+    return _without(STATISTICS_HEAD, used), tuple(_without(row, used) for row in rows)
+
+
+def _without(row: tuple[Entry, ...], index: int) -> tuple[Entry, ...]:
+    return row[:index] + row[index + 1 :]
 
 
 def _statistics_row(name: str, title: str, comparison: Comparison) -> tuple[Text, ...]:
@@ -196,8 +226,8 @@ def _statistics_row(name: str, title: str, comparison: Comparison) -> tuple[Text
         name,
         title,
         number(100 * comparison.reduction, 3),
-        interval(*comparison.interval, 3),
-        interval(*comparison.interval_used, 3),
+        interval_text(comparison, comparison.interval, 3),
+        interval_text(comparison, comparison.interval_used, 3),
         str(comparison.degrees_of_freedom),
         percent(comparison.mean_reduction, 3),
         percent(comparison.pair_median_reduction, 3),
@@ -218,15 +248,34 @@ def _fastpath_parts(analysis: CampaignAnalysis, layout: Layout) -> list[Part]:
         return []
     first = proven[0].fastpaths
     sentence = (
-        f"Fast paths ({proven[0].name}): the candidate made {first.fused_calls('B'):,} fused calls at "
-        f"{count(first.fused_sites('B'), 'site')}, the baseline {first.fused_calls('A'):,}."
+        f"Fast paths ({proven[0].name}): the candidate made {first.fused_calls('B'):,} fused calls in "
+        f"{count(len(proven[0].runs.of_arm('B')), 'run')} at {count(first.fused_sites('B'), 'site')}, the baseline "
+        f"{first.fused_calls('A'):,} in {count(len(proven[0].runs.of_arm('A')), 'run')}."
     )
     rows: list[tuple[Text, ...]] = []
     for cell in proven[: layout.rows]:
         for site in cell.fastpaths.sites:
             arms = (_site_text(site.baseline), _site_text(site.candidate))
             rows.append((cell.name, Code(site.site), *arms, _site_reasons(site.candidate)))
-    return [Paragraph(sentence), Details("Fast paths: which code ran", (Table(SITES_HEAD, tuple(rows)),))]
+    note = Paragraph(" ".join((CALLS, *_eager_notes(proven))))
+    return [Paragraph(sentence), Details("Fast paths: which code ran", (Table(SITES_HEAD, tuple(rows)), note))]
+
+
+def _eager_notes(cells: Sequence[CellAnalysis]) -> list[str]:
+    """Why calls were eager: a site's own reason where it gives one, else that a value is computed once and reused."""
+    sites: dict[str, dict[str, None]] = {}
+    has_reuse = False
+    for cell in cells:
+        for site in cell.fastpaths.sites:
+            found = site.candidate
+            if found is None or not found.calls_eager:
+                continue
+            if found.reasons:
+                sites.setdefault(_site_reasons(found), {})[site.site] = None
+            else:
+                has_reuse = has_reuse or found.calls_fused > 0
+    stated = [f"Eager at {', '.join(names)}: {reason.rstrip('.')}." for reason, names in sites.items()]
+    return [*stated[:MOST_DRIFTS], *([REUSE] if has_reuse else [])]
 
 
 def _site_text(counts: SiteCounts | None) -> str:

@@ -137,4 +137,6 @@ def _resolution_quantiles(blocks: int, alpha: float) -> Floats:
     slices = (np.arange(QUANTILE_COUNT) + 0.5) / QUANTILE_COUNT
     chi_squared = 2 * gammaincinv(degrees_of_freedom / 2, slices)
     relative_scatter = np.sqrt(chi_squared / degrees_of_freedom)
-    return np.asarray(t_quantile(alpha, degrees_of_freedom) * relative_scatter / math.sqrt(blocks))
+    quantiles = np.asarray(t_quantile(alpha, degrees_of_freedom) * relative_scatter / math.sqrt(blocks))
+    quantiles.setflags(write=False)
+    return quantiles

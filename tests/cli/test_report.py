@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import shutil
 import stat
 import subprocess
 import sys
@@ -204,3 +206,37 @@ def test_changed_measurement_is_not_signed_again(folder: Path, capsys: pytest.Ca
     assert "slots/panda/01-2-B/outputs/image-0.png is not the file that it lists" in error_of(capsys)
     assert 1 == main(["report", str(folder), "--check"])
     assert "Restore the files below slots/" in error_of(capsys)
+
+
+def test_signed_campaign_that_lost_a_slot_is_shown_and_not_signed(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert 0 == main(["report", str(folder)])
+    sums = (folder / "SHA256SUMS").read_bytes()
+    shutil.rmtree(folder / "slots/panda/01-2-B")
+    capsys.readouterr()
+    assert 1 == main(["report", str(folder)])
+    captured = capsys.readouterr()
+    assert "candidate MISSING in panda/01-2-B: its folder is missing" in captured.out
+    assert "is missing" in captured.err and "Traceback" not in captured.err
+    assert sums == (folder / "SHA256SUMS").read_bytes()
+
+
+@pytest.mark.parametrize("has_old_file", [False, True])
+def test_read_only_mount(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, has_old_file: bool
+) -> None:
+    assert 0 == main(["report", str(folder)])
+    capsys.readouterr()
+    if has_old_file:
+        (folder / "raw-runs.md").write_text("old", encoding="utf-8")
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert int(has_old_file) == main(["report", str(folder)])
+    captured = capsys.readouterr()
+    assert "Traceback" not in captured.err
+    assert has_old_file == ("cannot be removed: Read-only file system" in captured.err)
+    assert has_old_file != ("FASTER" in captured.out)

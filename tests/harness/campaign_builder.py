@@ -97,6 +97,7 @@ class Run:
     pictures: Sequence[int] = (1,)
     has_raw: bool = True
     raw_shift: int = 0
+    compress_level: int = 1
     peak_rss_mib: float | None = 1000.0
     peak_allocated_mib: float | None = None
     peak_reserved_mib: float | None = None
@@ -273,8 +274,10 @@ class CampaignBuilder:
         for index, number in enumerate(run.pictures):
             name = f"image-{index}.png"
             raw_number = number + run.raw_shift if run.has_raw else None
-            records.append(output_record(number, name, raw_number) | dict(run.output_overrides))
-            (folder / records[-1]["path"]).write_bytes(picture_png(number))
+            content = picture_png(number, run.compress_level)
+            own = {"file_sha256": hashlib.sha256(content).hexdigest()}
+            records.append(output_record(number, name, raw_number) | own | dict(run.output_overrides))
+            (folder / records[-1]["path"]).write_bytes(content)
         return records
 
     def _dump(self, run: Run, identity: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import shutil
+import subprocess
 import time
 from html.parser import HTMLParser
 from pathlib import Path
@@ -188,7 +189,7 @@ def test_nothing_private_reaches_a_report(tmp_path: Path) -> None:
         for private in (SECRET, "/home/", "/root/", "anna", "/data/secret-project", str(tmp_path)):
             assert private not in files[name], (name, private)
     assert "~/models/m" in files["report.md"]
-    assert "--perf-dump-path slots/panda/01-1-A/perf.json" in files["report.md"]
+    assert "--perf-dump-path reproduce/baseline/perf.json" in files["report.md"]
 
 
 def test_rendering_again_and_elsewhere_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,8 +356,12 @@ def test_odd_file_names_reach_every_file(tmp_path: Path) -> None:
 def test_undecodable_output_name_is_spelled_out(tmp_path: Path) -> None:
     path = {"path": "outputs/\udcff.png"}
     builder = CampaignBuilder(tmp_path / "campaign").blocks(FASTER, output_overrides=path)
-    files = written(builder)
-    assert "outputs/%FF.png" in files["report.md"]
+    folder = builder.write()
+    analysis = write_report(folder)
+    assert "outputs/%FF.png" in (folder / "report.md").read_text(encoding="utf-8")
+    assert [] == stale_files(analysis)
+    check = ["sha256sum", "--check", "--quiet", "SHA256SUMS"]
+    assert 0 == subprocess.run(check, cwd=folder, check=False).returncode
 
 
 def test_renderers_do_not_write(tmp_path: Path) -> None:
@@ -364,7 +369,7 @@ def test_renderers_do_not_write(tmp_path: Path) -> None:
     analysis = write_report(folder)
     for name in FILES:
         (folder / name).unlink()
-    assert render_markdown(analysis).startswith("# synthetic")
+    assert render_markdown(analysis).startswith("# A synthetic campaign\n")
     assert render_html(analysis).startswith("<!DOCTYPE html>")
     assert not any((folder / name).exists() for name in FILES)
 

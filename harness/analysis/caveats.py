@@ -1,0 +1,86 @@
+"""What a campaign cannot say, as sentences: random weights, noise that was not measured, times an arm claims itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fuseproof.harness.analysis.runs import ARM_WORDS, ARMS, CellRuns, Run
+from fuseproof.harness.campaign.records import Contention
+from fuseproof.harness.campaign.telemetry import PROCESSES_NAMED, SHORTEST_MEASURABLE_S
+from fuseproof.harness.statistics.reasons import Reason
+from fuseproof.schedules.plan import Plan
+
+if TYPE_CHECKING:
+    from fuseproof.harness.analysis.campaign import CampaignAnalysis
+
+EMBEDDED = "embedded:"
+DUMMY_WEIGHTS = "embedded model: random dummy weights; says nothing about quality"
+SMALLEST_SHARE_NAMED = 0.01
+MOST_NAMED = 3
+
+
+def dummy_weights_text(analysis: CampaignAnalysis) -> str | None:
+    """That the pictures mean nothing, where a cell ran the embedded model; names the cells if only some did."""
+    cells = [cell.name for cell in analysis.cells if _runs_embedded_model(cell.runs)]
+    if not cells:
+        return None
+    where = "" if len(cells) == len(analysis.cells) else f"{', '.join(cells[:MOST_NAMED])}: "
+    return f"{where}{DUMMY_WEIGHTS}"
+
+
+def _runs_embedded_model(runs: CellRuns) -> bool:
+    dumps = [run.dump for run in runs.runs if run.dump is not None]
+    if not dumps:
+        return EMBEDDED in runs.cell.flags
+    return any(
+        (dump.model or "").startswith(EMBEDDED) or dump.config.get("model_source") == "embedded" for dump in dumps
+    )
+
+
+def unmeasured_contention_text(analysis: CampaignAnalysis) -> str | None:
+    """In how many runs nobody knows what else the machine did."""
+    runs = [run for cell in analysis.cells for run in cell.runs.runs]
+    blind = [run for run in runs if run.record.contention.other_cpu_share is None]
+    if not blind:
+        return None
+    why = f"shorter than {SHORTEST_MEASURABLE_S:g} s" if all(map(_is_short, blind)) else "too short, or not recorded"
+    return f"contention was not measured in {len(blind)} of {len(runs)} runs ({why})"
+
+
+def _is_short(run: Run) -> bool:
+    return run.record.wall_s is not None and run.record.wall_s <= SHORTEST_MEASURABLE_S + 0.05
+
+
+def claimed_times_text(plan: Plan) -> str | None:
+    """Whose times nobody but the arm itself has measured."""
+    arms = [ARM_WORDS[letter] for letter in ARMS if plan.arm(letter).command is not None]
+    if not arms:
+        return None
+    who, verb = ("both arms", "are the arms'") if len(arms) == len(ARMS) else (f"the {arms[0]}", "are its")
+    return f"the times of {who} {verb} own claim: a perf dump states them, and nothing else measured them"
+
+
+def contention_reasons(runs: CellRuns) -> tuple[Reason, ...]:
+    """CONTENTION, naming who used the machine, when any counting run was disturbed."""
+    busy = [run.record for run in runs.runs if run.record.contention.busy]
+    if not busy:
+        return ()
+    worst = max(busy, key=lambda record: record.contention.other_cpu_share or 0.0).contention
+    used = "" if worst.other_cpu_share is None else f", at worst {100 * worst.other_cpu_share:.0f} % of all cores"
+    names = _disturbers([record.contention for record in busy], worst)
+    who = f" ({', '.join(names)})" if names else ""
+    detail = f"other processes used the machine during {len(busy)} of {len(runs.runs)} runs{used}{who}"
+    return (Reason("CONTENTION", detail, "Run it again on a quiet machine."),)
+
+
+def _disturbers(all_busy: Sequence[Contention], worst: Contention) -> list[str]:
+    """Processes that used at least one percent, and a remainder where those of the worst run do not add up."""
+    large = [process for busy in all_busy for process in busy.worst if process.cpu_share >= SMALLEST_SHARE_NAMED]
+    names = list(dict.fromkeys(process.name for process in sorted(large, key=lambda process: -process.cpu_share)))
+    named = sum(process.cpu_share for process in worst.worst if process.cpu_share >= SMALLEST_SHARE_NAMED)
+    rest = (worst.other_cpu_share or 0.0) - named
+    if rest >= SMALLEST_SHARE_NAMED:
+        kind = "ended or short-lived" if len(worst.worst) < PROCESSES_NAMED else "other, ended or short-lived"
+        return [*names[:MOST_NAMED], f"{kind} processes {100 * rest:.0f} %"]
+    return names[:MOST_NAMED]

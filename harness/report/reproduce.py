@@ -1,0 +1,127 @@
+"""The Reproduce section: commands that run in a folder of one's own and touch nothing that was measured."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+
+from fuseproof.harness.analysis.campaign import CampaignAnalysis
+from fuseproof.harness.analysis.runs import ARM_WORDS, ARMS
+from fuseproof.harness.campaign.folder import OUTPUTS_FOLDER, PERF_FILE
+from fuseproof.harness.campaign.records import SlotOutput, SlotRecord
+from fuseproof.harness.report.document import CodeBlock, Paragraph, Section
+from fuseproof.harness.report.layout import Layout
+from fuseproof.harness.report.privacy import clean_arguments
+
+FOLDER = "reproduce"
+PRIVATE_PATH = "/path/to/"
+MOST_HASHES = 3
+
+
+def reproduce_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
+    """The campaign's own command, one run of each arm with the hash it should give, and how to check this folder."""
+    limit = 12 * layout.text_characters
+    campaign = analysis.campaign
+    lines = ["# the whole campaign", _line(clean_arguments(_without_output(campaign.command)), {}, limit)]
+    for slot in _one_slot_an_arm(analysis):
+        lines += _slot_lines(slot, limit)
+    lines += ["# in the campaign folder", "sha256sum --check --quiet SHA256SUMS", "fuseproof report . --check"]
+    text = "\n".join(lines)
+    where = f"From a new, empty folder of your own, with {_software(analysis)} installed."
+    if "SHA-256" in text:
+        where += " The hashes hold for the same kind of machine and the same libraries."
+    if PRIVATE_PATH in text:
+        where += f" {PRIVATE_PATH}… stands for a path of yours."
+    return Section("Reproduce", (Paragraph(where), CodeBlock(text, "bash")))
+
+
+def assignments(variables: Mapping[str, str]) -> str:
+    """Environment variables as a shell writes them in front of a command."""
+    return " ".join(f"{name}={shlex.quote(value)}" for name, value in sorted(variables.items()))
+
+
+def _without_output(command: Sequence[str]) -> list[str]:
+    """The command without its campaign folder: a new campaign makes its own."""
+    words: list[str] = []
+    previous = ""
+    for word in command:
+        if previous != "--output" and word != "--output" and not word.startswith("--output="):
+            words.append(word)
+        previous = word
+    return words
+
+
+def _software(analysis: CampaignAnalysis) -> str:
+    """Which fuseproof the campaign ran: its commit where that is known, else its version."""
+    campaign = analysis.campaign
+    own = campaign.environment.get("fuseproof")
+    facts = own if isinstance(own, Mapping) else {}
+    if not facts.get("commit"):
+        return f"fuseproof {campaign.fuseproof_version}"
+    changes = " and its uncommitted changes" if facts.get("is_dirty") else ""
+    return f"fuseproof {campaign.fuseproof_version} of commit {facts['commit']}{changes}"
+
+
+def _one_slot_an_arm(analysis: CampaignAnalysis) -> list[SlotRecord]:
+    """Of the first cell with slots: each arm's first run that counts, else its first timed one, else any."""
+    first = next((cell.runs for cell in analysis.cells if cell.runs.slots), None)
+    if first is None:
+        return []
+    found = []
+    for arm in ARMS:
+        counted = [run.record for run in first.of_arm(arm)]
+        timed = [slot for slot in first.slots if slot.arm == arm and slot.kind == "timed"]
+        own = [slot for slot in first.slots if slot.arm == arm]
+        found += [slot for slot in (*counted, *timed, *own) if slot.command][:1]
+    return found
+
+
+def _slot_lines(slot: SlotRecord, limit: int) -> list[str]:
+    """A comment, the command with fresh paths, and the hash of what it should write."""
+    word = ARM_WORDS[slot.arm]
+    folder = f"{FOLDER}/{word}"
+    words = [
+        argument.replace(f"{slot.directory}/{PERF_FILE}", f"{folder}/perf.json").replace(
+            f"{slot.directory}/{OUTPUTS_FOLDER}", f"{folder}/outputs"
+        )
+        for argument in _program_first(clean_arguments(slot.command))
+    ]
+    expected = [_hash_text(output) for output in slot.outputs[:MOST_HASHES]]
+    more = f" and {len(slot.outputs) - MOST_HASHES} more" if len(slot.outputs) > MOST_HASHES else ""
+    return [
+        f"# one {word} run, as {slot.id}",
+        f"mkdir -p {folder}/outputs",
+        _line(words, slot.environment_overrides, limit),
+        *([f"# gives {', '.join(expected)}{more}"] if expected else []),
+    ]
+
+
+def _program_first(words: list[str]) -> list[str]:
+    """``fuseproof generate …`` for the interpreter's ``python -m fuseproof generate …``."""
+    return words[2:] if words[1:3] == ["-m", "fuseproof"] else words
+
+
+def _hash_text(output: SlotOutput) -> str:
+    """The deepest hash of an output and its level."""
+    if output.raw_sha256:
+        return f"raw SHA-256 {output.raw_sha256}"
+    return f"pixels SHA-256 {output.pixels_sha256}" if output.pixels_sha256 else f"file SHA-256 {output.file_sha256}"
+
+
+def _line(words: Iterable[str], overrides: Mapping[str, str], limit: int) -> str:
+    """One command; one that is too long to show is no command but a comment."""
+    text = " ".join(filter(None, [assignments(overrides), *map(_quoted, words)]))
+    if len(text) <= limit:
+        return text
+    return f"# cut: {' '.join(text[:limit].split())}… ({len(text):,} characters; all of it is in campaign.json)"
+
+
+def _quoted(word: str) -> str:
+    """A word for the shell; a home folder stays one that the shell fills in."""
+    flag, separator, value = word.partition("=")
+    head, path = (f"{flag}=", value) if flag.startswith("-") and separator else ("", word)
+    if not path.startswith("~/"):
+        return shlex.quote(word)
+    escaped = re.sub(r'([\\"$`])', r"\\\1", path[2:])
+    return f'{shlex.quote(head) if head else ""}"$HOME/{escaped}"'

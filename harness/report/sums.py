@@ -1,0 +1,122 @@
+"""``SHA256SUMS``: what it lists, and what must still be as it was listed before anything is signed again."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from fuseproof.errors import FuseproofError
+from fuseproof.harness.campaign.folder import RESULT_FILE, Campaign
+from fuseproof.harness.campaign.records import SlotRecord
+from fuseproof.harness.media.files import file_sha256
+
+SUMS_FILE = "SHA256SUMS"
+SLOTS = "slots/"
+FINISHED = ("complete", "failed")
+REWRITTEN_STATES = ("superseded", "interrupted")
+"""The only states that a later session writes into the ``result.json`` of a slot that ended before."""
+_TEMPORARY = re.compile(r"\.fuseproof-.*\.tmp")
+_LINE = re.compile(r"\\?[0-9a-f]{64}  (?P<name>.+)")
+
+
+def checksums(campaign: Campaign, known: Mapping[str, str] | None = None) -> str:
+    """``SHA256SUMS`` of a campaign folder: every file except itself and our temporary files, sorted by path.
+
+    While the campaign runs, the slot that is running is left out: its files still change. ``known`` holds lines by
+    path, for files that were hashed already.
+    """
+    known = known or {}
+    return "".join(known.get(name) or _line(file_sha256(path), name) for name, path in _signed_files(campaign))
+
+
+def evidence_lines(campaign: Campaign) -> dict[str, str]:
+    """The lines of everything below ``slots/``, by path."""
+    return {name: _line(file_sha256(path), name) for name, path in _signed_files(campaign, SLOTS)}
+
+
+def changed_evidence(campaign: Campaign, present: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Names below ``slots/`` that ``SHA256SUMS`` lists otherwise, each with ``changed`` or ``missing``.
+
+    A ``result.json`` counts in a complete or failed campaign only, and not where a resumed session has begun the
+    slot's block again and noted so in it. Without ``SHA256SUMS`` there is nothing to hold the folder to.
+    """
+    lines = {line.rstrip("\n").partition("  ")[2]: line.rstrip("\n") for line in present.values()}
+    return [
+        (name, "changed" if name in lines else "missing")
+        for name, line in noted_lines(campaign.directory).items()
+        if name.startswith(SLOTS) and lines.get(name) != line and not (name in lines and _may_change(campaign, name))
+    ]
+
+
+def refuse_changed_evidence(campaign: Campaign, present: Mapping[str, str]) -> None:
+    """Raise :class:`FuseproofError` naming the first file below ``slots/`` that is not what was signed before."""
+    changed = changed_evidence(campaign, present)
+    if changed:
+        name, what = changed[0]
+        how = "is missing" if what == "missing" else "is not the file that it lists"
+        raise FuseproofError(
+            f"{campaign.directory} is not rendered again: {SUMS_FILE} was written over its measurements, and {name} "
+            f"{how}.",
+            next_step=f"Restore it; fuseproof report {campaign.directory} --check lists every difference.",
+        )
+
+
+def noted_lines(directory: Path) -> dict[str, str]:
+    """The lines of the folder's ``SHA256SUMS``, by the name as it is written there; empty where there is no such file.
+
+    Raises :class:`FuseproofError` when it cannot be read.
+    """
+    try:
+        text = (directory / SUMS_FILE).read_bytes().decode("utf-8", "surrogateescape")
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise FuseproofError(f"{directory / SUMS_FILE} cannot be read: {error.strerror or error}.") from error
+    return {found["name"]: line for line in text.split("\n") if (found := _LINE.fullmatch(line))}
+
+
+def _may_change(campaign: Campaign, name: str) -> bool:
+    slot_id, _, file = name.removeprefix(SLOTS).rpartition("/")
+    if file != RESULT_FILE:
+        return False
+    if campaign.status not in FINISHED:
+        return True
+    record = next((slot for slot in campaign.slots() if slot.id == slot_id), None)
+    return record is not None and record.state in REWRITTEN_STATES and _was_begun_again(campaign, record)
+
+
+def _was_begun_again(campaign: Campaign, record: SlotRecord) -> bool:
+    return record.attempt < campaign.attempts(record.cell, record.block)
+
+
+def _signed_files(campaign: Campaign, below: str = "") -> list[tuple[str, Path]]:
+    """Paths relative to the folder and the files themselves, sorted; without those of a slot that still runs."""
+    directory = campaign.directory
+    named = sorted((path.relative_to(directory).as_posix(), path) for path in _files(directory, below))
+    if campaign.status != "running":
+        return named
+    ended = {f"{SLOTS}{slot.id}" for slot in campaign.slots() if slot.state != "running"}
+    return [(name, path) for name, path in named if not name.startswith(SLOTS) or _slot_folder(name) in ended]
+
+
+def _slot_folder(name: str) -> str:
+    return "/".join(name.split("/")[:3])
+
+
+def _line(hash_: str, name: str) -> str:
+    """One line as ``sha256sum`` writes it: a name with a backslash or a line break is escaped and marked in front.
+
+    A name that is no UTF-8 keeps its bytes, as surrogate escapes, so that ``sha256sum --check`` finds the file.
+    """
+    escaped = name.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    return f"{'' if escaped == name else chr(92)}{hash_}  {escaped}\n"
+
+
+def _files(directory: Path, below: str) -> list[Path]:
+    found = []
+    for folder, folders, names in os.walk(directory / below):
+        folders.sort()
+        found += [Path(folder) / name for name in names if not _TEMPORARY.fullmatch(name)]
+    return [path for path in found if path != directory / SUMS_FILE and path.is_file()]

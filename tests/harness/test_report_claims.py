@@ -1,0 +1,269 @@
+"""What a report must not let anybody believe: each claim has its limit in words."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fuseproof.harness.analysis.campaign import CampaignAnalysis, analyse
+from fuseproof.harness.campaign.folder import Campaign
+from fuseproof.harness.number_format import short_duration
+from fuseproof.harness.report import render_html, render_markdown
+from tests.harness.campaign_builder import CampaignBuilder, Run
+
+FASTER = ((10.0, 9.5, 9.51, 10.02), (9.52, 10.01, 10.03, 9.5))
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def analysed(builder: CampaignBuilder) -> CampaignAnalysis:
+    return analyse(Campaign.open(builder.write()))
+
+
+def rendered(builder: CampaignBuilder) -> str:
+    return render_markdown(analysed(builder))
+
+
+def section(markdown: str, title: str) -> str:
+    return markdown.partition(f"## {title}\n")[2].partition("\n## ")[0]
+
+
+def code_lines(markdown: str) -> list[str]:
+    return section(markdown, "Reproduce").split("```bash\n")[1].split("\n```")[0].splitlines()
+
+
+def test_reproduce_touches_nothing_that_was_measured(tmp_path: Path) -> None:
+    builder = CampaignBuilder(
+        tmp_path / "campaign",
+        command=("fuseproof", "abba", "embedded", "--output", "/data/camp", "--blocks", "2", "--output=x"),
+        environment={"fuseproof": {"version": "0.1.0", "commit": COMMIT, "is_dirty": False}},
+    ).blocks(FASTER)
+    text = rendered(builder)
+    lines = code_lines(text)
+    assert f"From a new, empty folder of your own, with fuseproof 0.1.0 of commit {COMMIT} installed." in text
+    assert "fuseproof abba embedded --blocks 2" == lines[1]
+    assert not [line for line in lines if "slots/" in line]
+    for word in ("baseline", "candidate"):
+        (command,) = [line for line in lines if f"reproduce/{word}/perf.json" in line]
+        words = shlex.split(command)
+        assert ["OMP_NUM_THREADS=1", "fuseproof", "generate"] == words[:3]
+        files = ["--perf-dump-path", f"reproduce/{word}/perf.json", "--output-path", f"reproduce/{word}/outputs"]
+        assert files == words[-4:]
+    raw = analysed(builder).cells[0].runs.runs[0].record.outputs[0].raw_sha256
+    assert 2 == lines.count(f"# gives raw SHA-256 {raw}")
+
+
+def test_reproduce_of_a_command_arm(tmp_path: Path) -> None:
+    builder = CampaignBuilder(tmp_path / "campaign")
+    arms = builder.plan["arms"]
+    arms["baseline"] |= {"flags": "", "command": "./old --dump={perf_dump} --media {output_dir}/"}
+    lines = code_lines(rendered(builder.blocks(FASTER)))
+    assert "OMP_NUM_THREADS=1 ./old --dump=reproduce/baseline/perf.json --media reproduce/baseline/outputs/" == lines[4]
+    assert "mkdir -p reproduce/baseline/outputs" == lines[3]
+
+
+@pytest.mark.parametrize(
+    ("shown", "word"),
+    [
+        pytest.param('"$HOME/models/m"', "~/models/m", id="home"),
+        pytest.param('--model-path="$HOME/my models/a\\$b"', "--model-path=~/my models/a$b", id="flag with home"),
+        pytest.param("'a ~/b'", "a ~/b", id="a tilde within a text"),
+    ],
+)
+def test_reproduce_lets_the_shell_find_the_home_folder(tmp_path: Path, shown: str, word: str) -> None:
+    builder = CampaignBuilder(tmp_path / "campaign", command=("fuseproof", "abba", "--flags", word)).blocks(FASTER)
+    assert f"fuseproof abba --flags {shown}" == code_lines(rendered(builder))[1]
+
+
+def test_overlong_command_is_a_comment(tmp_path: Path) -> None:
+    command = ("fuseproof", "abba", "--flags", "word " * 4000)
+    lines = code_lines(rendered(CampaignBuilder(tmp_path / "campaign", command=command).blocks(FASTER)))
+    assert lines[1].startswith("# cut: fuseproof abba") and lines[1].endswith("all of it is in campaign.json)")
+
+
+def test_embedded_model_says_nothing_about_quality(tmp_path: Path) -> None:
+    text = rendered(CampaignBuilder(tmp_path / "campaign").blocks(FASTER))
+    sentence = "mbedded model: random dummy weights; says nothing about quality."
+    for title in ("Summary", "Setup", "Limitations"):
+        assert sentence in section(text, title), title
+
+
+def test_other_models_are_not_called_dummies(tmp_path: Path) -> None:
+    text = rendered(CampaignBuilder(tmp_path / "campaign").blocks(FASTER, model="meituan-longcat/LongCat-Image"))
+    assert "dummy" not in text
+
+
+@pytest.mark.parametrize(
+    ("sentence", "runs"),
+    [
+        pytest.param(
+            "Contention was not measured in 4 of 8 runs (shorter than 0.5 s).",
+            {"is_contention_measured": False, "wall_s": 0.3},
+            id="too short",
+        ),
+        pytest.param(
+            "Contention was not measured in 4 of 8 runs (too short, or not recorded).",
+            {"is_contention_measured": False},
+            id="not recorded",
+        ),
+        pytest.param(None, {}, id="measured"),
+    ],
+)
+def test_unmeasured_contention_is_not_a_quiet_machine(
+    tmp_path: Path, sentence: str | None, runs: dict[str, Any]
+) -> None:
+    builder = CampaignBuilder(tmp_path / "campaign").block([Run(worker_s=s) for s in FASTER[0]])
+    text = rendered(builder.block([Run(worker_s=s, **runs) for s in FASTER[1]], block=2))
+    assert (sentence is not None) == ("ontention was not measured" in text)
+    assert sentence is None or sentence in section(text, "Limitations")
+    assert (4 if sentence else 0) == section(text, "Raw runs").count("contention not measured")
+
+
+@pytest.mark.parametrize(
+    ("sentence", "commands"),
+    [
+        pytest.param("The times of the candidate are its own claim", {"candidate"}, id="one"),
+        pytest.param("The times of both arms are the arms' own claim", {"baseline", "candidate"}, id="both"),
+        pytest.param(None, set(), id="none"),
+    ],
+)
+def test_times_of_a_command_are_its_own_claim(tmp_path: Path, sentence: str | None, commands: set[str]) -> None:
+    builder = CampaignBuilder(tmp_path / "campaign")
+    for arm in commands:
+        builder.plan["arms"][arm] |= {"flags": "", "command": f"./{arm} {{perf_dump}}"}
+    text = section(rendered(builder.blocks(FASTER)), "Limitations")
+    assert (sentence is not None) == ("own claim" in text)
+    assert sentence is None or sentence in text
+
+
+def test_save_and_load_have_numbers_and_no_word(tmp_path: Path) -> None:
+    analysis = analysed(CampaignBuilder(tmp_path / "campaign").blocks(FASTER, save_s=0.5, load_s=2.0, denoise_s=5.0))
+    rows = [line.split("|") for line in section(render_markdown(analysis), "Result").splitlines() if "→" in line]
+    verdicts = {row[2].strip(): row[-2].strip() for row in rows}
+    assert ("not judged", "not judged", "SAME") == (verdicts["Save"], verdicts["Load"], verdicts["Denoise"])
+    assert "0.5000 → 0.5000 (0.00%)" in render_markdown(analysis)
+    assert any("Save (descriptive): not judged, 0.5000 → 0.5000 s" in line for line in analysis.summary_lines())
+    found = {metric["name"]: metric for metric in analysis.to_json()["cells"][0]["metrics"]}
+    assert (False, None) == (found["save"]["is_judged"], found["save"]["verdict"]["word"])
+    assert 0.5 == found["save"]["verdict"]["comparison"]["baseline"]["mean_s"]
+
+
+@pytest.mark.parametrize(
+    ("is_shown", "seconds"),
+    [
+        pytest.param(True, (10.0, 9.0, 9.01, 10.02), id="narrow"),
+        pytest.param(False, (10.0, 8.0, 9.9, 11.5), id="wide"),
+    ],
+)
+def test_interval_of_one_block_is_printed_only_when_it_means_something(
+    tmp_path: Path, is_shown: bool, seconds: tuple[float, ...]
+) -> None:
+    analysis = analysed(CampaignBuilder(tmp_path / "campaign", blocks=1).blocks([seconds]))
+    text = render_markdown(analysis)
+    for part in (section(text, "Summary"), section(text, "Result"), "".join(analysis.summary_lines())):
+        assert is_shown == bool(re.search(r"\[−?[\d.]+, [\d.]+\]", part))
+        assert is_shown != ("wider than ±100 %" in part)
+    assert is_shown or "the interval [" not in text
+
+
+def test_limitations_give_no_second_next_step(tmp_path: Path) -> None:
+    builder = CampaignBuilder(tmp_path / "campaign")
+    wild = ((10.0, 9.0, 12.0, 10.5), (9.0, 10.0, 13.0, 9.9))
+    analysis = analysed(builder.blocks(wild, is_busy=True))
+    verdict = analysis.cells[0].verdict
+    assert len({reason.next_step for reason in verdict.reasons}) > 1
+    limitations = section(render_markdown(analysis), "Limitations")
+    assert verdict.reasons[1].code in limitations
+    assert not [reason for reason in verdict.reasons if reason.next_step in limitations]
+
+
+def test_names_of_disturbers_leave_out_trifles_and_say_what_is_missing(tmp_path: Path) -> None:
+    disturbers = (("cc1plus", 0.5), ("cron", 0.004))
+    builder = CampaignBuilder(tmp_path / "campaign").blocks(FASTER, is_busy=True, disturbers=disturbers)
+    text = rendered(builder)
+    assert "at worst 80 % of all cores (cc1plus, ended or short-lived processes 30 %)" in text
+    assert "cron" not in text
+
+
+def test_fast_paths_say_over_how_many_runs_and_why_calls_are_eager(tmp_path: Path) -> None:
+    sites = {"modulation": {"state": "fused", "calls_fused": 180, "calls_eager": 20}}
+    text = rendered(CampaignBuilder(tmp_path / "campaign").blocks(FASTER, sites=sites))
+    assert "the candidate made 720 fused calls in 4 runs at 1 site, the baseline 720 in 4 runs." in text
+    assert "each value is computed once by the eager chain, then reused" in text
+
+
+def test_environment_is_readable(tmp_path: Path) -> None:
+    environment = {"fuseproof": {"commit": COMMIT, "is_dirty": True}, "timer_tick_s": 4e-08}
+    text = rendered(CampaignBuilder(tmp_path / "campaign", environment=environment).blocks(FASTER))
+    assert "| timer tick | 40 ns |" in text
+    assert "| fuseproof / is dirty | yes |" in text
+    assert "OMP_NUM_THREADS 1" in section(text, "Setup")
+    assert "and its uncommitted changes installed" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "value_s"),
+    [("40 ns", 4e-08), ("78 ns", 7.799999934832158e-08), ("2.5 µs", 2.5e-6), ("10 ms", 0.01), ("1 s", 0.9999)],
+)
+def test_short_durations(text: str, value_s: float) -> None:
+    assert text == short_duration(value_s)
+
+
+def test_statistics_repeat_no_column_and_explain_their_words(tmp_path: Path) -> None:
+    text = rendered(CampaignBuilder(tmp_path / "campaign").blocks(FASTER))
+    assert "| Interval |" in text and "Interval used" not in text
+    assert "Arms separated: one arm won every block" in text
+
+
+def test_dot_plot_has_an_axis_labels_and_block_separators(tmp_path: Path) -> None:
+    html = render_html(analysed(CampaignBuilder(tmp_path / "campaign").blocks(FASTER)))
+    assert 1 == html.count('class="block"') and 2 == html.count('class="axis"')
+    assert ">max</text>" in html and ">10.0300 s</text>" in html and ">9.5000 s</text>" in html
+    assert "prefers-color-scheme: dark" in html
+
+
+ARM = "/opt/venv/bin/python -S -E /srv/x/fake_arm.py --perf-dump {perf_dump}"
+
+
+def test_command_of_an_arm_keeps_its_interpreter_and_options(tmp_path: Path) -> None:
+    command = ("/opt/venv/bin/fuseproof", "abba", "--candidate-command", ARM, f"--baseline-command={ARM}")
+    lines = code_lines(rendered(CampaignBuilder(tmp_path / "campaign", command=command).blocks(FASTER)))
+    shown = "/path/to/python -S -E /path/to/fake_arm.py --perf-dump {perf_dump}"
+    expected = ["fuseproof", "abba", "--candidate-command", shown, f"--baseline-command={shown}"]
+    assert expected == shlex.split(lines[1])
+
+
+def test_one_path_with_spaces_stays_one_path(tmp_path: Path) -> None:
+    command = ("fuseproof", "abba", "--model-path", "/data/secret project/my models")
+    lines = code_lines(rendered(CampaignBuilder(tmp_path / "campaign", command=command).blocks(FASTER)))
+    assert ["--model-path", "/path/to/my models"] == shlex.split(lines[1])[2:]
+
+
+def test_unbelievable_memory_is_shown_and_not_claimed(tmp_path: Path) -> None:
+    builder = CampaignBuilder(tmp_path / "campaign", environment={"memory": {"total_mib": 16384}})
+    for block, way in enumerate(("ABBA", "BAAB"), start=1):
+        builder.block([Run(peak_rss_mib=1000.0 if arm == "A" else 1e12) for arm in way], block=block)
+    analysis = analysed(builder)
+    assert "unknown" == analysis.cells[0].memory.agreement
+    text = section(render_markdown(analysis), "Memory")
+    assert "Peak RSS (host): not believable" in text
+    assert "on a machine with 16.00 GiB), nothing is claimed of it" in text
+
+
+def test_assumption_promises_no_more_than_simulations_show(tmp_path: Path) -> None:
+    text = rendered(CampaignBuilder(tmp_path / "campaign").blocks(FASTER))
+    assert "where it does, false verdicts are more frequent than 5 %." in section(text, "Limitations")
+    assert "over all A×B pairs of a block" in text
+
+
+def test_eager_sites_give_their_own_reason(tmp_path: Path) -> None:
+    sites = {
+        "modulation": {"state": "eager", "calls_fused": 0, "calls_eager": 20, "reason": "diffusers' own loop"},
+        "rotary": {"state": "fused", "calls_fused": 20, "calls_eager": 0, "reason": None},
+    }
+    text = rendered(CampaignBuilder(tmp_path / "campaign").blocks(FASTER, sites=sites))
+    assert "Eager at modulation: diffusers' own loop." in text
+    assert "computed once by the eager chain" not in text
