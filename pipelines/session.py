@@ -26,6 +26,7 @@ from fuseproof.pipelines.checkpoints import Checkpoint
 from fuseproof.pipelines.compilation import CompileWatch, compile_blocks
 from fuseproof.pipelines.devices import choose_device, choose_dtype, set_attention_backend
 from fuseproof.pipelines.embedded import ResolvedModel
+from fuseproof.pipelines.host_allocator import keep_freed_memory
 from fuseproof.pipelines.loading import load_pipeline
 from fuseproof.pipelines.progress import SILENT, ProgressObserver
 from fuseproof.pipelines.requests import GenerationRequest
@@ -77,6 +78,7 @@ class Session:
         self.dtype = str(dtype).removeprefix("torch.")
         self.warnings: list[str] = []
         self.load_ms = self.compile_ms = self.warmup_ms = 0.0
+        self.host_allocator: dict[str, int] | None = None
         self._pipe = pipe
         self._device = device
         self._observer = observer
@@ -100,9 +102,11 @@ class Session:
         started = time.perf_counter()
         device = choose_device(settings.device)
         dtype = choose_dtype(settings.dtype, device)
+        host_allocator = keep_freed_memory() if device.type == "cpu" else None
         pipe = load_pipeline(checkpoint, dtype=dtype, device=device, with_text_processor=settings.enable_prompt_rewrite)
         set_attention_backend(pipe.transformer, settings.attention_backend)
         session = cls(pipe, settings, device, dtype, observer)
+        session.host_allocator = host_allocator
         if settings.enable_torch_compile:
             compile_blocks(pipe.transformer)
         session.load_ms = (time.perf_counter() - started) * 1e3
@@ -184,6 +188,7 @@ class Session:
             "torch_threads": torch.get_num_threads(),
             "cpu_capability": torch.backends.cpu.get_cpu_capability(),
             "allow_tf32": {"matmul": torch.backends.cuda.matmul.allow_tf32, "cudnn": torch.backends.cudnn.allow_tf32},
+            "host_allocator": self.host_allocator,
             "python_hash_seed": os.environ.get("PYTHONHASHSEED"),
             "attention_backend": self.settings.attention_backend or "native",
         }
