@@ -163,7 +163,7 @@ class CampaignRunner:
 
 def failure_remark(record: SlotRecord, campaign: Campaign) -> str:
     """Which slot failed, why, the last thing it said, and where the rest of that stands."""
-    said = f': "{record.log_tail[-1]}"' if record.log_tail else ""
+    said = f': "{_telling_line(record.log_tail)}"' if record.log_tail else ""
     log = slot_log(campaign.slot_directory(record.id))
     next_step = "; correct the arm's flags and start a new campaign" if record.reason_code == "USAGE" else ""
     return f"slot {record.id} failed ({record.reason}){said}; its log: {log}{next_step}"
@@ -183,3 +183,9 @@ def busy_remark(record: SlotRecord) -> str:
     named = ", ".join(named_process(process.name, process.pid, process.cpu_cores) for process in contention.worst)
     who = f" ({named})" if named else ""
     return f"slot {record.id} was disturbed: other processes used {share:.0f} % of the cores{who}"
+
+
+def _telling_line(lines: tuple[str, ...]) -> str:
+    """The last line that names an error; an arm's very last line is often advice or a frame."""
+    errors = [line for line in lines if "error" in line.lower()]
+    return (errors or lines)[-1]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fuseproof.errors import FuseproofError
+from fuseproof.harness.campaign import runner
 from fuseproof.harness.campaign.folder import Campaign
 from fuseproof.harness.campaign.interrupts import Interrupts
 from fuseproof.harness.campaign.records import BusyProcess, Contention, SlotRecord, SlotTimes
@@ -233,3 +234,17 @@ def test_the_observer_hears_everything_in_order(tmp_path: Path) -> None:
     run(create(tmp_path / "c"), ScriptedExecutor(), notes)
     slots = block("cell", "01", "ABBA")
     assert ["begin", *(line for slot in slots for line in (f"> {slot}", f"< {slot} done"))] == notes.heard
+
+
+@pytest.mark.parametrize(
+    ("expected", "lines"),
+    [
+        pytest.param(
+            "fuseproof: error: no space", ("fuseproof: error: no space", "  next: free some"), id="advice-last"
+        ),
+        pytest.param("ValueError: x", ("Traceback", "ValueError: x"), id="traceback"),
+        pytest.param("bye", ("hello", "bye"), id="no-error-named"),
+    ],
+)
+def test_the_line_that_names_the_error_is_quoted(expected: str, lines: tuple[str, ...]) -> None:
+    assert expected == runner._telling_line(lines)
