@@ -88,7 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _report_lost_output(error)
     except SystemExit:  # click's silent answer to a broken pipe, and in this mode to nothing else
-        return _say_output_lost(os.strerror(errno.EPIPE))
+        _drop_buffered_output()  # `| head` has read enough: nothing to complain about
+        return 1
 
 
 def _run(arguments: Sequence[str] | None) -> int:
@@ -143,7 +144,7 @@ def _report_missing_library(error: ModuleNotFoundError) -> int:
         raise error
     missing = FuseproofError(
         f"this command needs the library {error.name}, which is not installed here.",
-        next_step="pip install fuseproof installs everything; `fuseproof doctor` lists what is missing.",
+        next_step="`make setup` in the checkout installs everything; `fuseproof doctor` lists what is missing.",
     )
     return report_error(missing)
 
@@ -156,6 +157,9 @@ def _report_lost_output(error: OSError) -> int:
     was_printing = where is not None and where.tb_frame.f_globals.get("__name__") == "click.utils"
     if not was_printing:
         raise error
+    if error.errno == errno.EPIPE:
+        _drop_buffered_output()
+        return 1
     return _say_output_lost(error.strerror or str(error))
 
 

@@ -50,8 +50,7 @@ def test_a_reader_that_is_gone() -> None:
         done = run(writer, "", "--version")
     finally:
         os.close(writer)
-    assert (1, True) == (done.returncode, "could not be printed: Broken pipe." in done.stderr)
-    assert "Traceback" not in done.stderr
+    assert (1, "") == (done.returncode, done.stderr), "`| head` that has read enough is no mishap"
 
 
 def test_a_full_disk_behind_stderr() -> None:
