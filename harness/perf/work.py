@@ -123,6 +123,8 @@ FACTS: tuple[tuple[Kind, str, Fact], ...] = (
     ("measurement", "timer", lambda dump: dump.raw.get("timer")),
     ("measurement", "warm-up", lambda dump: dump.raw.get("warmup")),
     ("note", "commit", lambda dump: dump.commit_hash),
+    ("note", "torch threads", lambda dump: dump.environment.get("torch_threads")),
+    ("note", "PYTHONHASHSEED", lambda dump: dump.environment.get("python_hash_seed")),
     ("note", "dump schema", lambda dump: dump.schema or "sglang"),
 )
 EXPECTED_FACTS = ("model", "prompt", "denoise steps", "commit")

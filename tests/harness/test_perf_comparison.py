@@ -301,13 +301,16 @@ def test_a_prompt_as_text_and_as_a_list_is_one_prompt(tmp_path: Path) -> None:
 def test_what_the_arms_compare_is_a_note(tmp_path: Path) -> None:
     flags = {"fastpaths": "off", "dtype": "float32", "output_path": "/a", "width": None}
     other = {"fastpaths": "auto", "dtype": "bfloat16", "output_path": "/b", "width": 256}
-    versions = ({"libraries": {"torch": "2.13.0"}}, {"libraries": {"torch": "2.14.0"}})
+    versions = (
+        {"libraries": {"torch": "2.13.0"}, "torch_threads": 1, "python_hash_seed": "0"},
+        {"libraries": {"torch": "2.14.0"}, "torch_threads": 2, "python_hash_seed": "7"},
+    )
     before = {"config": flags, "environment": versions[0], "outputs": [{"raw_sha256": "1"}]}
     after = {"config": other, "environment": versions[1], "outputs": [{"raw_sha256": "2"}], "commit_hash": "b" * 40}
     comparison = compare(tmp_path, before, after)
     assert comparison.is_equal_work
     notes = [difference.field for difference in comparison.work[0].notes]
-    assert notes == ["commit", "fastpaths", "dtype", "torch version", "outputs"]
+    assert notes == ["commit", "torch threads", "PYTHONHASHSEED", "fastpaths", "dtype", "torch version", "outputs"]
     assert "width" in comparison.work[0].unchecked
 
 
