@@ -185,7 +185,7 @@ def _write(text: str, output: Path | None) -> None:
     if output is None:
         _print(text)
         return
-    from fuseproof.harness.perf.dump import write_text_atomically
+    from fuseproof.harness.atomic_files import write_text_atomically
 
     write_text_atomically(output, text)
     click.echo(f"Written: {output}", err=True)

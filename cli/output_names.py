@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 
 from fuseproof.errors import FuseproofError, UsageError
-from fuseproof.harness.perf.dump import special_kind
+from fuseproof.harness.atomic_files import special_kind
 
 PROMPT_CHARACTERS = 100
 LONGEST_NAME = 150

@@ -17,10 +17,10 @@ from typing import Any, Literal, get_args
 
 from fuseproof import __version__
 from fuseproof.errors import FuseproofError, UsageError
+from fuseproof.harness.atomic_files import write_text_atomically
 from fuseproof.harness.campaign.plausibility import CampaignWarning
 from fuseproof.harness.campaign.records import DAMAGED_STEP, SLOT_SCHEMA, SlotRecord
 from fuseproof.harness.machine.redaction import redact
-from fuseproof.harness.perf.dump import write_text_atomically
 from fuseproof.harness.perf.fields import read_json_object
 from fuseproof.schedules.order import SLOTS_PER_BLOCK, Orientation
 from fuseproof.schedules.plan import Plan, plan_from

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fuseproof.errors import FuseproofError
+from fuseproof.harness.atomic_files import write_text_atomically
 from fuseproof.harness.campaign.arms import SlotCommand, recorded_argv, slot_command
 from fuseproof.harness.campaign.evidence import (
     Evidence,
@@ -32,7 +33,6 @@ from fuseproof.harness.campaign.plausibility import refuse_impossible_times
 from fuseproof.harness.campaign.processes import ProcessEnd, start_process
 from fuseproof.harness.campaign.records import SlotMemory, SlotRecord, SlotState
 from fuseproof.harness.campaign.telemetry import ProcessSampler, Sampler, SlotTelemetry
-from fuseproof.harness.perf.dump import write_text_atomically
 from fuseproof.schedules.order import PlannedSlot
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import os
-import secrets
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +12,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from fuseproof.errors import FuseproofError
+from fuseproof.harness.atomic_files import regular_target, replace_whole
 
 Array = npt.NDArray[np.generic]
 
@@ -63,6 +62,8 @@ def degenerate_reason(array: npt.NDArray[np.generic]) -> str | None:
 def write_png(path: Path | str, pixels: npt.NDArray[np.uint8]) -> None:
     """Write uint8 H x W x 3 as PNG at zlib level 1, through a temporary file in the same folder and a rename.
 
+    A symbolic link stays one; a device, a pipe or a folder is refused.
+
     Raises:
         FuseproofError: the folder is missing or read-only, or the disk is full; nothing is left behind.
         ValueError: another dtype or shape.
@@ -71,25 +72,14 @@ def write_png(path: Path | str, pixels: npt.NDArray[np.uint8]) -> None:
         raise ValueError(f"write_png takes uint8 HxWx3, not {pixels.dtype} {pixels.shape}")
     buffer = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(pixels)).save(buffer, "PNG", compress_level=1)
-    _write_atomically(Path(path), buffer.getvalue())
-
-
-def _write_atomically(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".fuseproof-{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    target = regular_target(Path(path))
     try:
-        with temporary.open("xb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
+        replace_whole(target, buffer.getvalue())
     except OSError as error:
         raise FuseproofError(
             f"{printable(path)} could not be written: {os_reason(error)}.",
             next_step="check that the folder exists, is writable and has space",
         ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 def printable(path: Path | str) -> str:

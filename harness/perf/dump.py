@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
-import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,17 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from fuseproof.errors import FuseproofError
+from fuseproof.harness.atomic_files import write_text_atomically
 from fuseproof.harness.perf.fields import Fields, read_json_object
 
 SCHEMA = "fuseproof.perf/1"
 LEGACY_STEP_PREFIX = "denoising_step_"
-SPECIAL_KINDS = (
-    (stat.S_ISDIR, "a folder"),
-    (stat.S_ISFIFO, "a named pipe"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-)
 NEXT_STEP = "Pass files that `fuseproof generate --perf-dump-path FILE` or `sglang generate` wrote."
 
 
@@ -187,63 +179,6 @@ def write_perf_dump(path: str | os.PathLike[str], dump: Mapping[str, Any]) -> No
     except ValueError as error:
         raise FuseproofError(f"The perf dump for {os.fspath(path)} is not strict JSON: {error}.") from error
     write_text_atomically(path, text + "\n")
-
-
-def write_text_atomically(path: str | os.PathLike[str], text: str) -> None:
-    """Write UTF-8 text through a temporary file in the same folder, so that a reader sees all of it or none.
-
-    A symbolic link stays one: the file that it names is written. Whatever else stands at ``path`` and is no regular
-    file (a device, a pipe, a folder) is refused, because a rename would replace it.
-    """
-    target = _regular_target(Path(path))
-    temporary = target.parent / f".fuseproof-{os.getpid()}-{secrets.token_hex(4)}.tmp"
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("x", encoding="utf-8", errors="surrogateescape") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(target)
-    except OSError as error:
-        raise FuseproofError(
-            f"Cannot write {target}: {error.strerror or error}.",
-            next_step="Choose a folder that is writable and has space left.",
-        ) from error
-    finally:
-        _remove(temporary)
-
-
-def special_kind(path: Path) -> str | None:
-    """What stands at ``path``, links followed, when it is neither a regular file nor nothing: ``"a named pipe"``.
-
-    Raises :class:`OSError` for a name that the system cannot look up, :class:`ValueError` for one with a NUL byte.
-    """
-    try:
-        mode = path.stat().st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return next((kind for is_kind, kind in SPECIAL_KINDS if is_kind(mode)), None)
-
-
-def _regular_target(path: Path) -> Path:
-    try:
-        kind = special_kind(path)
-        target = path.resolve() if path.is_symlink() else path
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise FuseproofError(f"Cannot write {str(path)!r}: {reason}.", next_step="Choose another file name.") from error
-    if kind is not None:
-        raise FuseproofError(
-            f"Cannot write {path}: it is {kind}, and a regular file was expected.", next_step="Choose another file."
-        )
-    return target
-
-
-def _remove(temporary: Path) -> None:
-    try:
-        temporary.unlink(missing_ok=True)
-    except OSError:
-        return  # the folder itself is unreachable, so nothing was created there; the write has raised its own error
 
 
 def _schema(fields: Fields) -> str | None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from fuseproof.errors import FuseproofError
 from fuseproof.harness.analysis.campaign import CampaignAnalysis, analyse
+from fuseproof.harness.atomic_files import write_text_atomically
 from fuseproof.harness.campaign.folder import Campaign
-from fuseproof.harness.perf.dump import write_text_atomically
 from fuseproof.harness.report.html import render_html
 from fuseproof.harness.report.ledger import RAW_RUNS_FILE
 from fuseproof.harness.report.markdown import moves_raw_runs, render_markdown, render_raw_runs

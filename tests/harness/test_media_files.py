@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 import numpy as np
@@ -119,3 +120,15 @@ def test_non_finite_values_are_white_in_the_difference(tmp_path: Path) -> None:
     image, factor = difference_image(*pictures, data_range=None)
     assert 1 == factor
     assert (255, 0) == (image[2, 24 + 3 + 8, 0], image[2, 24 + 4 + 8, 0])
+
+
+def test_a_linked_png_stays_a_link_and_a_pipe_is_refused(tmp_path: Path) -> None:
+    pixels = np.zeros((2, 2, 3), np.uint8)
+    link, pipe = tmp_path / "link.png", tmp_path / "pipe.png"
+    link.symlink_to(tmp_path / "real.png")
+    write_png(link, pixels)
+    assert link.is_symlink()
+    assert (tmp_path / "real.png").read_bytes().startswith(b"\x89PNG")
+    os.mkfifo(pipe)
+    with pytest.raises(FuseproofError, match="it is a named pipe"):
+        write_png(pipe, pixels)

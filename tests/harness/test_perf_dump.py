@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from fuseproof.errors import FuseproofError
-from fuseproof.harness.perf.dump import read_perf_dump, special_kind, write_perf_dump, write_text_atomically
+from fuseproof.harness.atomic_files import special_kind, write_text_atomically
+from fuseproof.harness.perf.dump import read_perf_dump, write_perf_dump
 from tests.harness.perf_dump_files import ABSENT, KLEIN, LONGLIVE2, dump_values, stage_list, step_list, write_dump
 
 
