@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fuseproof.cli import exit_codes
 from fuseproof.cli.abba_arms import check_plan
 from fuseproof.cli.abba_dry_run import dry_run_lines
 from fuseproof.cli.abba_options import AbbaOptions, options_from
@@ -25,11 +26,6 @@ if TYPE_CHECKING:
 
 SCHEMA = "fuseproof.abba/1"
 CAMPAIGNS_FOLDER = "campaigns"
-
-EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_SLOWER, EXIT_CONTRACT, EXIT_NOT_REACHED, EXIT_INVALID = range(7)
-EXIT_INTERRUPTED = 130
-EXIT_ORDER = (EXIT_INTERRUPTED, EXIT_USAGE, EXIT_FAILED, EXIT_INVALID, EXIT_CONTRACT, EXIT_SLOWER, EXIT_NOT_REACHED)
-"""Where several codes apply, the first of these counts."""
 
 
 @click.command(cls=RememberingCommand)
@@ -61,7 +57,7 @@ def abba(ctx: click.Context, /, **flags: Any) -> int:
         return _end_interrupted(directory, options)
     analysis = _write_report(directory)
     unmet = unmet_requirements(analysis, options)
-    code = first_of(analysis.exit_code(), *unmet)
+    code = exit_codes.first_of(analysis.exit_code(), *unmet)
     if options.as_json:
         click.echo(json.dumps(_as_json(analysis, outcome, code), indent=2, allow_nan=False))
     else:
@@ -69,11 +65,6 @@ def abba(ctx: click.Context, /, **flags: Any) -> int:
     for sentence in unmet.values():
         click.echo(f"fuseproof: {sentence}", err=True)
     return code
-
-
-def first_of(*codes: int) -> int:
-    """The exit code that counts where several apply; 0 when none does."""
-    return next((code for code in EXIT_ORDER if code in codes), EXIT_DONE)
 
 
 def default_directory(name: str, moment: datetime) -> Path:
@@ -94,11 +85,13 @@ def unmet_requirements(analysis: CampaignAnalysis, options: AbbaOptions) -> dict
     unmet = {}
     slower = [f"{cell.name} is {cell.word}" for cell in analysis.cells if cell.word is not Word.FASTER]
     if options.require == "faster" and slower:
-        unmet[EXIT_NOT_REACHED] = f"--require faster is not reached: {', '.join(slower)}"
+        unmet[exit_codes.NOT_REACHED] = f"--require faster is not reached: {', '.join(slower)}"
     unproven = [cell.name for cell in analysis.cells if not candidate_ran_fused(cell)]
     if options.require_fastpaths and unproven:
         where = ", ".join(unproven)
-        unmet[EXIT_INVALID] = f"--require-fastpaths: the candidate's fast paths did not run in every slot of {where}"
+        unmet[exit_codes.INVALID] = (
+            f"--require-fastpaths: the candidate's fast paths did not run in every slot of {where}"
+        )
     return unmet
 
 
@@ -180,7 +173,7 @@ def _show_dry_run(options: AbbaOptions) -> int:
     else:
         for line in dry_run_lines(plan, planned, _shown(directory)):
             click.echo(line)
-    return EXIT_DONE
+    return exit_codes.DONE
 
 
 def _end_interrupted(directory: Path, options: AbbaOptions) -> int:
@@ -192,10 +185,10 @@ def _end_interrupted(directory: Path, options: AbbaOptions) -> int:
             "schema": SCHEMA,
             "directory": str(directory),
             "status": "interrupted",
-            "exit_code": EXIT_INTERRUPTED,
+            "exit_code": exit_codes.INTERRUPTED,
         }
         click.echo(json.dumps(document, indent=2, allow_nan=False))
-    return EXIT_INTERRUPTED
+    return exit_codes.INTERRUPTED
 
 
 def _print_result(analysis: CampaignAnalysis) -> None:

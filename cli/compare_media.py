@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fuseproof.cli import exit_codes
 from fuseproof.cli.options import json_option
 from fuseproof.errors import UsageError
 
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
     from fuseproof.harness.media.comparison import MediaComparison
     from fuseproof.harness.media.folders import MediaReport
     from fuseproof.schedules.contracts import Contract
-
-FAILED_EXIT_CODE = 1
-BROKEN_CONTRACT_EXIT_CODE = 4
 
 
 @dataclass(frozen=True)
@@ -92,11 +90,11 @@ def compare_media(
 
 def _exit_code(report: MediaReport, contract: Contract | None) -> int:
     if report.errors:
-        return FAILED_EXIT_CODE
+        return exit_codes.FAILED
     if contract is not None:
-        return BROKEN_CONTRACT_EXIT_CODE if report.violations(contract) else 0
+        return exit_codes.CONTRACT if report.violations(contract) else 0
     is_incomplete = any(pair.comparison and _is_incomparable(pair.comparison) for pair in report.pairs)
-    return FAILED_EXIT_CODE if report.unmatched or is_incomplete else 0
+    return exit_codes.FAILED if report.unmatched or is_incomplete else 0
 
 
 def _is_incomparable(comparison: MediaComparison) -> bool:

@@ -17,11 +17,9 @@ from typing import NamedTuple
 import click
 
 from fuseproof import __version__
+from fuseproof.cli import exit_codes
 from fuseproof.cli.termination import Terminated
 from fuseproof.errors import FuseproofError
-
-INTERRUPTED_EXIT_CODE = 130
-TERMINATED_EXIT_CODE = 143
 
 
 class Command(NamedTuple):
@@ -110,7 +108,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         return _report_missing_library(error)
     except Terminated:
         click.echo("fuseproof: terminated", err=True)
-        return TERMINATED_EXIT_CODE
+        return exit_codes.TERMINATED
     return result if isinstance(result, int) else 0
 
 
@@ -187,4 +185,4 @@ def _drop_buffered_output() -> None:
 
 def _interrupted() -> int:
     click.echo("fuseproof: interrupted", err=True)
-    return INTERRUPTED_EXIT_CODE
+    return exit_codes.INTERRUPTED

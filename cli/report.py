@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fuseproof.cli import exit_codes
 from fuseproof.cli.options import json_option
 from fuseproof.errors import FuseproofError, UsageError
 
 if TYPE_CHECKING:
     from fuseproof.harness.analysis.campaign import CampaignAnalysis
 
-SLOWER_EXIT_CODE = 3
 MOST_NAMES = 6
 
 
@@ -65,7 +65,7 @@ def report(directory: str, output_format: str, as_json: bool, check: bool, block
             raise
     click.echo(_rendered(analysis, "json" if as_json else output_format, is_written=not blocks), nl=False)
     code = analysis.exit_code()
-    return 0 if code == SLOWER_EXIT_CODE else code
+    return 0 if code == exit_codes.SLOWER else code
 
 
 def _show_what_is_left(directory: str) -> None:
