@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "pipelines": {"pipelines", "fastpaths"},
     "cli": set(ROOMS),
 }
-# Inside the harness, too; the single files beside the packages (atomic_files, escape, number_format) are open to all of it.
+# Inside the harness, too; the files beside its packages (atomic_files, escape, number_format) are open to all of it.
 HARNESS_MAY_IMPORT = {
     "machine": set(),
     "statistics": set(),
