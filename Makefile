@@ -66,8 +66,8 @@ fix: $(INSTALLED) ## repair what ruff can repair, and format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(INSTALLED) ## write docs/cli from the commands' --help
-	$(BIN)/python -m fuseproof.cli.reference docs/cli
+docs: $(INSTALLED) ## write docs/cli from the commands' --help, and docs/fast-paths.md from the docstrings
+	$(BIN)/python -m fuseproof.cli.reference docs/cli --guide docs/fast-paths.md
 
 build: $(INSTALLED) ## build source archive and wheel into dist/, and check what they hold
 	rm -rf dist

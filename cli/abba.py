@@ -36,7 +36,8 @@ CAMPAIGNS_FOLDER = "campaigns"
 def abba(ctx: click.Context, /, **flags: Any) -> int:
     """Run baseline and candidate in A-B-B-A order and judge the difference.
 
-    PLAN is a built-in plan (embedded, the default) or the path of a .toml file (docs/plan.md says what it may hold).
+    PLAN is a built-in plan (embedded, the default; longcat-image, longcat-image-edit, longcat-image-edit-turbo) or the
+    path of a .toml file (docs/plan.md says what it may hold).
     Without a PLAN, arms given as flags or commands make their own; --candidate alone is compared with plain generate.
     Every slot is a fresh process; times, peak memory, outputs and hashes go to a new campaign
     folder with a report that can be pasted into a pull request.

@@ -14,6 +14,7 @@ from fuseproof.cli.generate import generate, options_of
 from fuseproof.errors import FuseproofError, UsageError
 
 if TYPE_CHECKING:
+    from fuseproof.cli.generate_options import GenerateOptions
     from fuseproof.schedules.plan import Plan
 
 GENERATE_NAME = "fuseproof generate"
@@ -36,25 +37,29 @@ def refuse_bad_flags(plan: Plan) -> None:
         for role, arm in (("baseline", plan.arms.baseline), ("candidate", plan.arms.candidate)):
             if arm.command is not None:
                 continue
-            refusal = refusal_of(generate_words(arm, cell, Path("perf.json"), Path("outputs")))
-            if refusal is not None:
+            parsed = parsed_flags(generate_words(arm, cell, Path("perf.json"), Path("outputs")))
+            if isinstance(parsed, FuseproofError):
                 raise UsageError(
-                    f"Cell {cell.name}, {role}: generate would refuse these flags: {refusal.message}",
-                    next_step=refusal.next_step,
+                    f"Cell {cell.name}, {role}: generate would refuse these flags: {parsed.message}",
+                    next_step=parsed.next_step,
+                )
+            if parsed.verify_every_step:
+                raise UsageError(
+                    f"Cell {cell.name}, {role}: --verify-every-step runs every call twice, so its times mean nothing.",
+                    next_step="Run it with `fuseproof generate`; compare times without it.",
                 )
 
 
-def refusal_of(words: Sequence[str]) -> FuseproofError | None:
-    """What ``generate`` says against its flags; None when it takes them. Reads a ``--config`` file, nothing else."""
+def parsed_flags(words: Sequence[str]) -> GenerateOptions | FuseproofError:
+    """The options that ``generate``'s flags amount to, or its refusal. Reads a ``--config`` file, nothing else."""
     with contextlib.redirect_stdout(io.StringIO()):
         try:
             context = generate.make_context(GENERATE_NAME, list(words))
             with context:
-                options_of(context, context.params)
+                return options_of(context, context.params)
         except click.exceptions.Exit:
             return UsageError("--help runs nothing.", next_step="Leave it out.")
         except click.ClickException as error:
             return UsageError(error.format_message(), next_step=f"{GENERATE_NAME} --help lists every option.")
         except FuseproofError as error:
             return error
-    return None

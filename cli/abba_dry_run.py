@@ -71,7 +71,7 @@ def _cost_lines(planned: DryRun) -> Iterator[str]:
     if planned.total_s is None:
         yield f"time: unknown before the first slot; {limit}"
     else:
-        yield f"time: about {planned.total_s / 60:.1f} min on two idle cores; {limit}"
+        yield f"time: about {planned.total_s / 60:.1f} min by the plan's hints; {limit}"
     needed = "unknown before the first slot" if planned.total_mib is None else f"about {planned.total_mib:.1f} MiB"
     free = "" if planned.free_mib is None else f"; {planned.free_mib:.0f} MiB are free"
     yield f"disk: {needed}{free}"

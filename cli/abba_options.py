@@ -65,7 +65,7 @@ class AbbaOptions:
         "--blocks",
         minimum=1,
         maximum=LARGEST_BLOCKS,
-        description="Blocks of four slots per cell. [default: the plan's, 2]",
+        description="Blocks of four slots, the same number for every cell. [default: the plan's, 2]",
     )
     order: str | None = flag(
         "--order",
@@ -162,6 +162,8 @@ class AbbaOptions:
         for field, key in OVERRIDES.items():
             if getattr(self, field) is not None:
                 base[key] = getattr(self, field)
+        if self.blocks is not None:
+            base["cells"] = [cell | {"blocks": None} for cell in base["cells"]]
         if self.contract is not None:
             base["cells"] = [cell | {"contract": self.contract} for cell in base["cells"]]
         if self.aa:

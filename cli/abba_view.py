@@ -105,7 +105,7 @@ class LiveTable:
         if self._campaign is None:
             return Text("")
         plan = self._campaign.plan
-        planned = plan.blocks * len(plan.cells)
+        planned = sum(plan.blocks_of(cell.name) for cell in plan.cells)
         complete = sum(len(self._campaign.complete_blocks(cell.name)) for cell in plan.cells)
         walls = [record.wall_s for record in self._records if record.wall_s is not None and record.state == "done"]
         left_s = sum(walls) / len(walls) * SLOTS_PER_BLOCK * (planned - complete) if walls else 0.0

@@ -22,12 +22,13 @@ _COLORS = {"ok": "green", "yes": "green", "warn": "yellow", "problem": "red", "n
 
 
 @click.command()
+@click.option("--model", metavar="MODEL", help="Predict which fast paths of this model would mount here, and why not.")
 @json_option()
-def doctor(as_json: bool) -> int:
+def doctor(model: str | None, as_json: bool) -> int:
     """Say what this machine can run and measure, and what would make a measurement here untrustworthy.
 
     Looks for about half a second and changes nothing. Exit code 0 even with warnings; 1 only when `generate` cannot
-    run at all.
+    run at all. With --model it says what `fastpaths list` says of that model, without reading its weights.
     """
     try:
         from fuseproof.harness.machine.capabilities import command_capabilities, measurement_capabilities
@@ -42,11 +43,33 @@ def doctor(as_json: bool) -> int:
     commands = command_capabilities(facts)
     measurements = measurement_capabilities(facts)
     findings = check_machine(facts)
+    fastpaths = _fastpaths(model)
     if as_json:
-        click.echo(json.dumps(_as_json(facts, commands, measurements, findings), indent=2, allow_nan=False))
+        document = _as_json(facts, commands, measurements, findings) | fastpaths
+        click.echo(json.dumps(document, indent=2, allow_nan=False))
     else:
         _print_text(commands, measurements, findings)
+        _print_fastpaths(fastpaths)
     return exit_code(commands, findings)
+
+
+def _fastpaths(model: str | None) -> dict[str, Any]:
+    """What would mount on the model; empty where none was named, and then no model library is loaded."""
+    if model is None:
+        return {}
+    from fuseproof.cli.fastpaths_coverage import coverage
+
+    return {"fastpaths": coverage(model)}
+
+
+def _print_fastpaths(found: dict[str, Any]) -> None:
+    if not found:
+        return
+    from fuseproof.cli.fastpaths_coverage import coverage_lines
+
+    click.echo("\nWhich fast paths would mount here")
+    for line in coverage_lines(found["fastpaths"]):
+        click.echo(f"  {line}")
 
 
 def exit_code(commands: list[Capability], findings: list[Finding]) -> int:

@@ -17,6 +17,7 @@ from fuseproof.cli.hash_seed import restart_with_fixed_hash_seed
 from fuseproof.cli.option_fields import click_options
 from fuseproof.cli.options import json_option
 from fuseproof.cli.termination import sigterm_raises
+from fuseproof.errors import InvalidMeasurementError
 
 ARGUMENTS = "fuseproof.generate.arguments"
 
@@ -51,6 +52,8 @@ def generate(ctx: click.Context, /, **flags: Any) -> int:
         click.echo(json.dumps(dump, indent=2, allow_nan=False))
     else:
         click.echo(summary(dump))
+    _refuse_missing_graphs(dump)
+    _refuse_missing_fastpaths(dump)
     return 0
 
 
@@ -73,7 +76,8 @@ def summary(dump: dict[str, Any]) -> str:
         f"worker {worker:.3f} s, denoise {denoise}, client {client:.3f} s" + (f" (apart: {apart})" if apart else "")
     ]
     lines += [f"raw sha256 {output['raw_sha256']}" for output in dump["outputs"]]
-    return "\n".join([*lines, fastpaths_line(dump["fastpaths"])])
+    lines.append(fastpaths_line(dump["fastpaths"]))
+    return "\n".join([*lines, graphs_line(dump["graphs"])] if dump["graphs"].get("captured") else lines)
 
 
 def fastpaths_line(fastpaths: dict[str, Any]) -> str:
@@ -86,6 +90,33 @@ def fastpaths_line(fastpaths: dict[str, Any]) -> str:
         reason = f" ({site['reason']})" if site.get("reason") else ""
         told.append(f"{name} {site['state']}{calls}{reason}")
     return f"fast paths {fastpaths['requested']}: {', '.join(told) or 'none mounted'}"
+
+
+def graphs_line(graphs: dict[str, Any]) -> str:
+    """How many CUDA graphs were captured, and how the timed calls were answered."""
+    told = ", ".join(f"{graphs[name]} {name}" for name in ("captured", "replayed", "missed", "unsupported"))
+    return f"CUDA graphs: {told}"
+
+
+def _refuse_missing_graphs(dump: dict[str, Any]) -> None:
+    """The dump and the pictures stand, the bits are right; what was asked for was not measured."""
+    from fuseproof.cli.generation import missing_graphs
+
+    missing = missing_graphs(dump)
+    if missing:
+        raise InvalidMeasurementError(
+            missing,
+            next_step="The pictures are right and the dump is written, but its times are not those of CUDA graphs.",
+        )
+
+
+def _refuse_missing_fastpaths(dump: dict[str, Any]) -> None:
+    from fuseproof.cli.fastpath_choices import NEXT_STEP
+    from fuseproof.cli.generation import missing_fastpaths
+
+    missing = missing_fastpaths(dump)
+    if missing:
+        raise InvalidMeasurementError(missing, next_step=NEXT_STEP)
 
 
 def _generate(options: GenerateOptions) -> dict[str, Any]:

@@ -82,7 +82,19 @@ class GenerateOptions:
     model_path: str = flag(
         "--model-path", default=DEFAULT_MODEL, description="Folder, Hugging Face id, or embedded:FAMILY."
     )
+    load_format: str = flag(
+        "--load-format",
+        type=Name("auto", "dummy"),
+        default="auto",
+        description="dummy makes seeded random weights of the released geometry on the device, for measuring speed: "
+        "--model-path then names a family or its published id, and nothing is read or downloaded.",
+    )
     revision: str | None = flag("--revision", description="Branch, tag or commit of a Hugging Face model.")
+    model_id: str | None = flag(
+        "--model-id",
+        description="Published model that a local folder holds, where its files do not tell: "
+        "meituan-longcat/LongCat-Image-Edit-Turbo.",
+    )
     backend: str = flag(
         "--backend",
         type=Name("native", "diffusers", "auto", aliases={"sglang": "native"}),
@@ -97,7 +109,10 @@ class GenerateOptions:
     )
     negative_prompt: str | None = flag("--negative-prompt", description="What to steer away from.")
     image_path: tuple[str, ...] = flag(
-        "--image-path", "--image-paths", multiple=True, description="Conditioning image, a file or an http(s) URL."
+        "--image-path",
+        "--image-paths",
+        multiple=True,
+        description="Image to edit, a file or an http(s) URL; the canvas follows its aspect (docs/image-inputs.md).",
     )
     width: int | None = whole("--width", minimum=1, maximum=LARGEST_SIDE, description="Pixels; default: the model's.")
     height: int | None = whole("--height", minimum=1, maximum=LARGEST_SIDE, description="Pixels; default: the model's.")
@@ -124,7 +139,11 @@ class GenerateOptions:
         default="lossless",
         description="What fast paths may change: lossless nothing, extra-high the rounding, high the precision.",
     )
-    enable_cfg_renorm: bool = switch("--enable-cfg-renorm", default=True, description="Renormalise guided predictions.")
+    enable_cfg_renorm: bool | None = switch(
+        "--enable-cfg-renorm",
+        default=None,
+        description="Renormalise guided predictions. [default: true; editing models cannot]",
+    )
     cfg_renorm_min: float = flag(
         "--cfg-renorm-min", type=FiniteNumber(0.0, 1.0), default=0.0, description="Smallest renormalisation factor."
     )
@@ -146,11 +165,32 @@ class GenerateOptions:
         default="enforce",
         description="First-sight check of a fast path: keep only equal bits, only report, or trust.",
     )
+    fastpaths_from: str | None = flag(
+        "--fastpaths-from",
+        metavar="FILE",
+        description="Python file with fast paths of your own, SITES = [UserSite(...)], mounted with the built-in ones.",
+    )
+    require_fastpaths: bool = switch(
+        "--require-fastpaths", description="Exit with 6 unless every requested fast path ran; the message says why not."
+    )
+    verify_every_step: bool = switch(
+        "--verify-every-step",
+        description="Run fused and eager side by side at every call of every step: a check, whose times mean nothing.",
+    )
+    certificate: str = flag(
+        "--certificate",
+        default="auto",
+        metavar="[auto|off|FILE]",
+        description="Skip the first-sight check for what `fuseproof fastpaths verify` has checked; auto takes this "
+        "machine's own certificate, where it still holds.",
+    )
     enable_torch_compile: bool = switch(
         "--enable-torch-compile", description="Compile the transformer; turns a request warm-up on, compile time apart."
     )
     enable_breakable_cuda_graph: bool = switch(
-        "--enable-breakable-cuda-graph", description="CUDA graphs (not in this release: refused)."
+        "--enable-breakable-cuda-graph",
+        description="Capture the transformer as CUDA graphs in a request warm-up and replay them; a timed call that no "
+        "graph answers makes the measurement invalid (exit code 6).",
     )
     device: str = flag("--device", default="auto", metavar="[auto|cpu|cuda|cuda:N]", description="Where to run.")
     dtype: str = flag(
@@ -184,13 +224,17 @@ class GenerateOptions:
         "--warmup-mode",
         type=Name("off", "request", "server"),
         description="Run before the first timed request: a copy of it, or (server) one with the prompt "
-        f"'{WARMUP_SYNTHETIC_PROMPT}'. [default: off; request when compiling or when another warm-up flag is given]",
+        f"'{WARMUP_SYNTHETIC_PROMPT}'. [default: off; request when compiling, capturing "
+        "graphs, or when another warm-up flag is given]",
     )
     warmup_steps: int | str | None = flag(
         "--warmup-steps", type=WarmupSteps(), description="Denoise steps of a warm-up. [default: 1]"
     )
     warmup_resolutions: tuple[str, ...] = flag(
-        "--warmup-resolutions", multiple=True, metavar="WxH", description="Sizes to warm instead of the request's own."
+        "--warmup-resolutions",
+        multiple=True,
+        metavar="WxH",
+        description="Sizes to warm instead of the request's own; with CUDA graphs, to capture besides it.",
     )
     warmup_num_frames: int | None = whole("--warmup-num-frames", minimum=1, description="Frames of a video warm-up.")
     save_output: bool | None = switch(

@@ -29,10 +29,14 @@ OTHER_FORMATS = frozenset({".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".t
 def check(options: GenerateOptions) -> None:
     """Raise :class:`UsageError` for the first rule that the flags break."""
     _check_unreleased(options)
+    _check_load_format(options)
+    _check_model_id(options)
     _check_prompts(options)
     _check_device(options)
     _check_fastpaths(options)
+    _check_fastpath_checks(options)
     _check_warmup(options)
+    _check_graphs(options)
     _check_output(options)
     check_prompt_count(options, len(options.prompt))
 
@@ -60,6 +64,7 @@ def warmup_mode(options: GenerateOptions) -> Literal["off", "request", "server"]
         return "request" if options.warmup_mode == "request" else "off"
     implies_request = (
         options.enable_torch_compile
+        or options.enable_breakable_cuda_graph
         or options.warmup_steps is not None
         or bool(options.warmup_resolutions)
         or options.warmup_num_frames is not None
@@ -83,13 +88,41 @@ def _check_unreleased(options: GenerateOptions) -> None:
                 f"{flag_name(name)} is not in this release.",
                 next_step="Drop it; --perf-dump-path records the time of every stage and step.",
             )
-    if options.enable_breakable_cuda_graph:
-        reason = "cannot work on a CPU" if options.device == "cpu" else "is not in this release"
-        raise UsageError(f"--enable-breakable-cuda-graph {reason}.", next_step="Drop it to run without CUDA graphs.")
     if options.performance_mode in ("speed", "memory"):
         raise UsageError(
             f"--performance-mode {options.performance_mode} is not in this release; manual and auto are.",
             next_step="Use --performance-mode=manual: components stay where they are loaded.",
+        )
+
+
+def _check_load_format(options: GenerateOptions) -> None:
+    if options.load_format != "dummy":
+        return
+    if options.model_path.startswith("embedded:"):
+        raise UsageError(
+            f"--load-format dummy makes the released geometry, and --model-path {options.model_path} is a checkpoint "
+            "of its own; the name of a family was expected.",
+            next_step=f"Use --model-path {options.model_path.removeprefix('embedded:')}, or drop --load-format.",
+        )
+    if options.revision is not None:
+        raise UsageError(
+            f"--revision {options.revision} cannot be used with --load-format dummy, which reads no checkpoint.",
+            next_step="Drop one of them.",
+        )
+    if options.enable_prompt_rewrite:
+        raise UsageError(
+            "--enable-prompt-rewrite cannot be used with --load-format dummy: random weights would write noise.",
+            next_step="Drop --enable-prompt-rewrite.",
+        )
+
+
+def _check_model_id(options: GenerateOptions) -> None:
+    if options.model_id is None:
+        return
+    if options.load_format == "dummy" or options.model_path.startswith("embedded:"):
+        raise UsageError(
+            f"--model-id says what a local folder holds, and --model-path {options.model_path} names its model itself.",
+            next_step="Drop --model-id.",
         )
 
 
@@ -136,6 +169,32 @@ def _check_fastpaths(options: GenerateOptions) -> None:
         )
 
 
+def _check_fastpath_checks(options: GenerateOptions) -> None:
+    """What verifies fast paths, or insists on them, needs something to verify."""
+    names_file = options.certificate not in ("auto", "off")
+    forbidden = (
+        ("--verify-every-step", options.verify_every_step, "--enable-breakable-cuda-graph",
+         options.enable_breakable_cuda_graph, "a replayed graph makes no calls that could be checked"),
+        ("--verify-every-step", options.verify_every_step, "--enable-torch-compile",
+         options.enable_torch_compile, "compiled blocks make no calls that could be checked"),
+        ("--verify-every-step", options.verify_every_step, "--gate off",
+         options.gate == "off", "one checks every call and the other none"),
+        ("--verify-every-step", options.verify_every_step, "--certificate FILE",
+         names_file, "one checks every call and the other skips the first check"),
+        ("--certificate FILE", names_file, f"--gate {options.gate}",
+         options.gate != "enforce", "that gate does not skip anything"),
+        ("--require-fastpaths", options.require_fastpaths, "--fastpaths off",
+         options.effective_fastpaths == "off", "nothing is mounted that could run"),
+        ("--fastpaths-from", options.fastpaths_from is not None, "--fastpaths off",
+         options.effective_fastpaths == "off", "nothing is mounted"),
+    )  # fmt: skip
+    for flag, is_given, other, is_other_given, why in forbidden:
+        if is_given and is_other_given:
+            raise UsageError(f"{flag} and {other} cannot be combined: {why}.", next_step="Drop one of them.")
+    if not options.certificate.strip():
+        raise UsageError(f"--certificate is {options.certificate!r}; it must be auto, off, or a file.")
+
+
 def _check_warmup(options: GenerateOptions) -> None:
     mode = warmup_mode(options)
     is_contradiction = options.warmup is not None and options.warmup_mode and options.warmup != (mode != "off")
@@ -157,6 +216,29 @@ def _check_warmup(options: GenerateOptions) -> None:
             raise UsageError(
                 f"{flag_name(name)} has no effect while the warm-up is off.", next_step="Use --warmup-mode=request."
             )
+
+
+def _check_graphs(options: GenerateOptions) -> None:
+    if not options.enable_breakable_cuda_graph:
+        return
+    flag, drop_it = "--enable-breakable-cuda-graph", "Drop it to run without CUDA graphs."
+    if options.device == "cpu":
+        raise UsageError(f"{flag} cannot work on a CPU, and --device is cpu.", next_step=drop_it)
+    if options.enable_torch_compile:
+        raise UsageError(
+            f"{flag} and --enable-torch-compile cannot be combined: each takes over the transformer's calls.",
+            next_step="Drop one of them.",
+        )
+    if options.gate == "observe":
+        raise UsageError(
+            f"{flag} and --gate observe cannot be combined: a replayed graph makes no calls that could be measured.",
+            next_step="Drop one of them.",
+        )
+    if warmup_mode(options) == "off":
+        raise UsageError(
+            f"{flag} without a warm-up would capture nothing, and every timed request would miss.",
+            next_step="Use --warmup-mode=request, or leave the warm-up flags out.",
+        )
 
 
 def _parse_resolution(text: str) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +17,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from fuseproof.cli import generate_rules
-from fuseproof.cli.generate_options import WARMUP_SYNTHETIC_PROMPT, GenerateOptions
+from fuseproof.cli import edit_inputs, generate_rules
+from fuseproof.cli.edit_inputs import Canvas
+from fuseproof.cli.fastpath_choices import (
+    ChosenCertificate,
+    choose_certificate,
+    lost_coverage,
+    read_user_sites,
+    refuse_unmet,
+    unmet_text,
+)
+from fuseproof.cli.generate_options import GenerateOptions
+from fuseproof.cli.generate_requests import expected_family, plan_requests, request_warnings
 from fuseproof.cli.hash_seed import hash_seed_record, hash_seed_warning
 from fuseproof.cli.image_inputs import ImageInput, read_image_input
 from fuseproof.cli.output_names import (
@@ -33,17 +43,21 @@ from fuseproof.cli.output_names import (
 from fuseproof.cli.perf_record import OutputRecord, RequestRecord, RunRecord, assemble
 from fuseproof.cli.prompts import read_prompts
 from fuseproof.cli.thread_count import thread_count_warning
-from fuseproof.errors import FuseproofError, UsageError
+from fuseproof.errors import FuseproofError
 from fuseproof.harness.machine.environment import describe
 from fuseproof.harness.media.files import array_sha256, degenerate_reason, file_sha256, write_png
+from fuseproof.harness.perf.graphs import graph_shortfall
 from fuseproof.pipelines.checkpoints import Checkpoint, check_checkpoint
-from fuseproof.pipelines.embedded import PREFIX, ResolvedModel, resolve_model
-from fuseproof.pipelines.families import FAMILIES, Family, refuse_ids_of_later_families
+from fuseproof.pipelines.dummy_geometry import family_of_dummy, weights_identity
+from fuseproof.pipelines.embedded import ResolvedModel, resolve_model
+from fuseproof.pipelines.families import Family, refuse_ids_of_later_families
+from fuseproof.pipelines.guidance_schedule import skipped_steps
 from fuseproof.pipelines.libraries import silence_libraries
 from fuseproof.pipelines.progress import ProgressObserver
-from fuseproof.pipelines.requests import GenerationRequest, nearest_sizes, validate_request
+from fuseproof.pipelines.requests import GenerationRequest
 
 if TYPE_CHECKING:
+    from fuseproof.fastpaths.user_sites import UserSites
     from fuseproof.pipelines.session import GenerationResult, Session
 
 SMALLEST_OUTPUT_BYTES = 64 * 1024
@@ -59,11 +73,18 @@ class Job:
     """A run that is ready to load its model."""
 
     options: GenerateOptions
-    model: ResolvedModel
-    checkpoint: Checkpoint
+    family: Family
+    model: ResolvedModel | None
+    checkpoint: Checkpoint | None
+    """None, as ``model`` is, where ``--load-format dummy`` makes the weights."""
     requests: tuple[GenerationRequest, ...]
     warmups: tuple[GenerationRequest, ...]
     images: tuple[ImageInput, ...]
+    canvas: Canvas | None = None
+    """Where the family edits an image: the image as it is handed on, and the size that it gives."""
+    warnings: tuple[str, ...] = ()
+    user_sites: UserSites | None = None
+    """The fast paths of one's own, from ``--fastpaths-from``."""
 
 
 @dataclass(frozen=True)
@@ -76,19 +97,42 @@ class Finished:
 
 def prepare(options: GenerateOptions) -> Job:
     """Check prompts, folders, images, checkpoint and requests; raises before any weight is read."""
+    user_sites = read_user_sites(options)
     prompts = read_prompts(options.prompt, options.prompt_path)
     generate_rules.check_prompt_count(options, len(prompts))
     check_destinations(options, SMALLEST_OUTPUT_BYTES)
-    refuse_ids_of_later_families(options.model_path)
+    is_dummy = options.load_format == "dummy"
+    if not is_dummy:
+        refuse_ids_of_later_families(options.model_path)
     images = tuple(read_image_input(source) for source in options.image_path)
-    expected = _expected_family(options.model_path)
-    if expected is not None:
-        _plan(options, prompts, expected)
-    model = resolve_model(options.model_path, options.revision)
-    checkpoint = check_checkpoint(model.folder)
-    requests, warmups = _plan(options, prompts, checkpoint.family, checkpoint)
+    family, model, checkpoint = _dummy_model(options) if is_dummy else _found_model(options, prompts, images)
+    canvas = _canvas(options, family, images, checkpoint)
+    requests, warmups = plan_requests(options, prompts, family, canvas, checkpoint)
     check_destinations(options, sum(int(r.width * r.height * 3 * PNG_GROWTH) for r in requests) + SMALLEST_OUTPUT_BYTES)
-    return Job(options, model, checkpoint, requests, warmups, images)
+    warnings = request_warnings(options, family, canvas, checkpoint)
+    return Job(options, family, model, checkpoint, requests, warmups, images, canvas, warnings, user_sites)
+
+
+def _found_model(
+    options: GenerateOptions, prompts: tuple[str, ...], images: tuple[ImageInput, ...]
+) -> tuple[Family, ResolvedModel | None, Checkpoint | None]:
+    expected = expected_family(options)
+    if expected is not None:
+        plan_requests(options, prompts, expected, _canvas(options, expected, images, None))
+    model = resolve_model(options.model_path, options.revision)
+    checkpoint = check_checkpoint(model.folder, expected)
+    return checkpoint.family, model, checkpoint
+
+
+def _canvas(
+    options: GenerateOptions, family: Family, images: tuple[ImageInput, ...], checkpoint: Checkpoint | None
+) -> Canvas | None:
+    edit_inputs.refuse_image_count(options, family)
+    return edit_inputs.canvas_of(options, family, images, checkpoint)
+
+
+def _dummy_model(options: GenerateOptions) -> tuple[Family, ResolvedModel | None, Checkpoint | None]:
+    return family_of_dummy(options.model_path), None, None
 
 
 def check_destinations(options: GenerateOptions, output_bytes: int) -> None:
@@ -109,6 +153,7 @@ def _check_distinct_files(options: GenerateOptions) -> None:
         "--config": [None if options.config is None else Path(options.config)],
         "--prompt-path": [None if options.prompt_path is None else Path(options.prompt_path)],
         "--image-path": [Path(source) for source in options.image_path if "://" not in source],
+        "--fastpaths-from": [None if options.fastpaths_from is None else Path(options.fastpaths_from)],
     }
     is_named = options.saves_output and options.fixed_file_name is not None
     image = options.output_folder / str(options.fixed_file_name) if is_named else None
@@ -120,6 +165,28 @@ def _check_distinct_files(options: GenerateOptions) -> None:
 def execute(job: Job, observer: ProgressObserver, on_saved: Callable[[Path], None]) -> dict[str, Any]:
     """Load, warm up, run every request and return the perf dump. ``on_saved`` hears of each file once it is whole."""
     machine = describe()  # before this process adds its own load and the libraries their own variables
+    certificate = choose_certificate(job.options, job.user_sites)
+    session = open_session(job, observer, certificate)
+    try:
+        if job.options.require_fastpaths:
+            refuse_unmet(session.fastpaths_report(), ("declined",))
+        for request in job.warmups:
+            session.warm_up(request, job.options.warmup_plan.steps)
+        if job.options.saves_output:
+            create_folder(job.options.output_folder, "--output-path")
+        finished = [_run_one(index, job, session, on_saved) for index in range(len(job.requests))]
+        return _dump(job, session, finished, machine, certificate)
+    finally:
+        session.close()
+
+
+def open_session(
+    job: Job,
+    observer: ProgressObserver,
+    certificate: ChosenCertificate | None = None,
+    call_observers: Mapping[str, Callable[..., None]] | None = None,
+) -> Session:
+    """Load the job's model and mount its fast paths; ``call_observers`` hear of every kernel call at a site."""
     silence_libraries()
     from fuseproof.pipelines.session import Session, SessionSettings
 
@@ -133,18 +200,20 @@ def execute(job: Job, observer: ProgressObserver, on_saved: Callable[[Path], Non
         gate=options.gate,
         quality=options.quality,
         enable_torch_compile=options.enable_torch_compile,
+        enable_breakable_cuda_graph=options.enable_breakable_cuda_graph,
         enable_prompt_rewrite=options.enable_prompt_rewrite,
+        certified=certificate.keys() if certificate is not None else None,
+        verify_every_step=options.verify_every_step,
+        user_sites=job.user_sites.sites if job.user_sites is not None else (),
+        call_observers=call_observers,
     )
-    session = Session.open(job.model, job.checkpoint, settings, observer)
-    try:
-        for request in job.warmups:
-            session.warm_up(request, options.warmup_plan.steps)
-        if options.saves_output:
-            create_folder(options.output_folder, "--output-path")
-        finished = [_run_one(index, job, session, on_saved) for index in range(len(job.requests))]
-        return _dump(job, session, finished, machine)
-    finally:
-        session.close()
+    if job.checkpoint is not None and job.family.takes_image:
+        from fuseproof.pipelines.edit_guards import refuse_prompts_before_loading
+
+        refuse_prompts_before_loading(job.checkpoint, job.requests)
+    if job.model is None or job.checkpoint is None:
+        return Session.open_dummy(job.family, settings, observer)
+    return Session.open(job.model, job.checkpoint, settings, observer)
 
 
 def to_pixels(image: npt.NDArray[np.float32]) -> Pixels:
@@ -152,105 +221,6 @@ def to_pixels(image: npt.NDArray[np.float32]) -> Pixels:
     finite = np.nan_to_num(image, nan=0.0, posinf=1.0, neginf=0.0)
     pixels: Pixels = (np.clip(finite, 0.0, 1.0) * 255).round().astype(np.uint8)
     return pixels
-
-
-def _nearest(side: int, family: Family) -> int:
-    nearest = nearest_sizes(side, family)
-    return side if side in nearest else nearest[-1]
-
-
-def _check_family(options: GenerateOptions, family: Family) -> None:
-    if options.image_path and not family.takes_image:
-        raise UsageError(
-            f"--image-path was given, but {family.title} makes images from text alone.",
-            next_step="Drop --image-path, or choose an editing model once this release supports one.",
-        )
-    if family.makes_video:
-        return
-    for flag, frames in (("--num-frames", options.num_frames), ("--warmup-num-frames", options.warmup_num_frames)):
-        if frames not in (None, 1):
-            raise UsageError(
-                f"{flag} is {frames}, but {family.title} makes single images; only 1 is possible.",
-                next_step=f"Drop {flag}; this release has no video model.",
-            )
-    if options.fps is not None:
-        raise UsageError(
-            f"--fps is {options.fps:g}, but {family.title} makes single images, which have no frame rate.",
-            next_step="Drop --fps; this release has no video model.",
-        )
-
-
-def _expected_family(model_path: str) -> Family | None:
-    """The family that a model's name promises, so that a bad request is refused before anything is downloaded."""
-    for family in FAMILIES.values():
-        if model_path in family.model_ids or model_path == PREFIX + family.name:
-            return family
-    return None
-
-
-def _plan(
-    options: GenerateOptions, prompts: tuple[str, ...], family: Family, checkpoint: Checkpoint | None = None
-) -> tuple[tuple[GenerationRequest, ...], tuple[GenerationRequest, ...]]:
-    """The timed requests and the warm-ups, valid for ``family``."""
-    _check_family(options, family)
-    requests = tuple(_request(options, prompt, family) for prompt in prompts)
-    warmups = _warmup_requests(options, requests[0])
-    for request in requests:
-        validate_request(request, family, checkpoint)
-    for request in warmups:
-        _validate_warmup(request, family, checkpoint)
-    return requests, warmups
-
-
-def _validate_warmup(request: GenerationRequest, family: Family, checkpoint: Checkpoint | None) -> None:
-    """The timed requests have passed, so only a warm-up's own size can be wrong."""
-    try:
-        validate_request(request, family, checkpoint)
-    except UsageError as error:
-        width, height = _nearest(request.width, family), _nearest(request.height, family)
-        fits = width * height <= family.maximum_pixels
-        raise UsageError(
-            f"--warmup-resolutions {request.width}x{request.height}: {error.message}",
-            next_step=f"Use --warmup-resolutions {width}x{height}." if fits else "Use a smaller --warmup-resolutions.",
-        ) from error
-
-
-def _request(options: GenerateOptions, prompt: str, family: Family) -> GenerationRequest:
-    is_embedded = options.model_path.startswith(PREFIX)
-    width = family.embedded_width if is_embedded else family.default_width
-    height = family.embedded_height if is_embedded else family.default_height
-    steps = family.embedded_steps if is_embedded else family.default_steps
-    guidance_scale = options.guidance_scale
-    return GenerationRequest(
-        prompt=prompt,
-        negative_prompt=options.negative_prompt,
-        width=options.width or width,
-        height=options.height or height,
-        num_inference_steps=options.num_inference_steps or steps,
-        guidance_scale=family.default_guidance_scale if guidance_scale is None else guidance_scale,
-        seed=options.seed,
-        generator_device="cuda" if options.generator_device == "cuda" else "cpu",
-        enable_cfg_renorm=options.enable_cfg_renorm,
-        cfg_renorm_min=options.cfg_renorm_min,
-        enable_prompt_rewrite=options.enable_prompt_rewrite,
-        quality=options.quality,
-    )
-
-
-def _warmup_requests(options: GenerateOptions, first: GenerationRequest) -> tuple[GenerationRequest, ...]:
-    """One warm-up per size; a compiled run must warm its own size, or it would compile inside the timed request."""
-    plan = options.warmup_plan
-    if plan.mode == "off":
-        return ()
-    sizes = plan.resolutions or ((first.width, first.height),)
-    if options.enable_torch_compile and (first.width, first.height) not in sizes:
-        raise UsageError(
-            f"--warmup-resolutions leaves out the request's own {first.width}x{first.height}, so "
-            "--enable-torch-compile would compile inside the timed request.",
-            next_step=f"Add --warmup-resolutions {first.width}x{first.height}.",
-        )
-    prompt = WARMUP_SYNTHETIC_PROMPT if plan.mode == "server" else first.prompt
-    return tuple(replace(first, prompt=prompt, width=width, height=height) for width, height in sizes)
 
 
 def _run_one(index: int, job: Job, session: Session, on_saved: Callable[[Path], None]) -> Finished:
@@ -322,14 +292,20 @@ def _not_finite(count: int, total: int, index: int, dtype: str) -> FuseproofErro
     )
 
 
-def _dump(job: Job, session: Session, finished: list[Finished], machine: Mapping[str, Any]) -> dict[str, Any]:
+def _dump(
+    job: Job, session: Session, finished: list[Finished], machine: Mapping[str, Any], certificate: ChosenCertificate
+) -> dict[str, Any]:
+    fastpaths = session.fastpaths_report()
+    coverage = None if job.options.require_fastpaths else lost_coverage(fastpaths, certificate.certificate)
     found = [
-        *job.model.warnings,
+        *(job.model.warnings if job.model else ()),
         *job.options.warnings(),
+        *job.warnings,
         *session.warnings,
         *(text for one in finished for text in one.warnings),
     ]
-    found += [text for text in (hash_seed_warning(), thread_count_warning(os.environ)) if text is not None]
+    said = (certificate.warning, coverage, hash_seed_warning(), thread_count_warning(os.environ))
+    found += [text for text in said if text is not None]
     run = RunRecord(
         model=job.options.model_path,
         config=_config(job, session),
@@ -338,22 +314,44 @@ def _dump(job: Job, session: Session, finished: list[Finished], machine: Mapping
         warmup_ms=session.warmup_ms,
         compile_ms=session.compile_ms,
         memory=session.memory_checkpoints(),
-        fastpaths=session.fastpaths_report(),
+        fastpaths=fastpaths,
         graphs=session.graphs_report(),
         warnings=tuple(found),
     )
     folder = Path(job.options.perf_dump_path).parent if job.options.perf_dump_path else Path()
-    return assemble([one.record for one in finished], run, folder)
+    dump = assemble([one.record for one in finished], run, folder)
+    missing = [text for text in (missing_graphs(dump), missing_fastpaths(dump)) if text]
+    return dump | {"warnings": [*dump["warnings"], *(f"this measurement is invalid: {text}" for text in missing)]}
+
+
+def missing_fastpaths(dump: Mapping[str, Any]) -> str | None:
+    """Which fast paths a run with ``--require-fastpaths`` lacks, as a sentence; None where it lacks none."""
+    unmet = unmet_text(dump["fastpaths"]) if dump["config"].get("require_fastpaths") else None
+    return None if unmet is None else f"--require-fastpaths: {unmet}."
+
+
+def missing_graphs(dump: Mapping[str, Any]) -> str | None:
+    """How the CUDA graphs that a run asked for fall short, as a sentence; None where nothing is missing."""
+    shortfall = graph_shortfall(dump["config"], dump["graphs"], dump["requests"])
+    return None if shortfall is None else f"CUDA graphs were asked for: {shortfall}."
+
+
+def _guidance_skipped_steps(request: GenerationRequest, backend: str) -> list[int]:
+    """The steps that quality has run one guidance branch instead of two; diffusers' own loop skips none."""
+    if backend != "native":
+        return []
+    return list(skipped_steps(request.num_inference_steps, request.guidance_scale, request.quality))
 
 
 def _config(job: Job, session: Session) -> dict[str, Any]:
     """Every effective flag, with what the model and the machine decided filled in."""
     first = job.requests[0]
     return job.options.as_config() | {
-        "resolved_revision": job.model.revision,
-        "model_source": job.model.source,
-        "model_sha256": job.model.content_sha256,
-        "family": job.checkpoint.family.name,
+        "resolved_revision": job.model.revision if job.model else None,
+        "model_source": job.model.source if job.model else "dummy",
+        "model_sha256": job.model.content_sha256 if job.model else None,
+        "weights": None if job.model else weights_identity(),
+        "family": job.family.name,
         "backend_used": session.backend,
         "fallback_reason": session.fallback_reason,
         "device": session.device,
@@ -362,6 +360,12 @@ def _config(job: Job, session: Session) -> dict[str, Any]:
         "height": first.height,
         "num_inference_steps": first.num_inference_steps,
         "guidance_scale": first.guidance_scale,
+        "guidance_skipped_steps": _guidance_skipped_steps(first, session.backend),
+        "enable_cfg_renorm": first.enable_cfg_renorm,
         "image_path": [image.source for image in job.images],
         "image_sha256": [image.sha256 for image in job.images],
+        "image_conversions": list(job.canvas.image.conversions) if job.canvas else [],
+        "canvas_pixels": first.canvas_pixels,
+        "requested_size": edit_inputs.requested_size(job.options),
+        "fastpaths_from_sha256": job.user_sites.sha256 if job.user_sites is not None else None,
     }

@@ -38,6 +38,7 @@ COMMANDS: dict[str, Command] = {
         "compare_media", "compare_media", "Compare two images or folders: bytes, pixels, then metrics."
     ),
     "report": Command("report", "report", "Render a campaign's report again from its folder."),
+    "fastpaths": Command("fastpaths", "fastpaths", "List, explain, check and measure fast paths."),
     "models": Command("models", "models", "List and describe model families; write tiny checkpoints."),
     "doctor": Command("doctor", "doctor", "Say what this machine can run and measure."),
 }

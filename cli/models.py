@@ -38,6 +38,8 @@ def list_models(as_json: bool) -> None:
         click.echo(f"{family['name']}  {family['title']}, {family['task']}")
         click.echo(f"  models    {', '.join(family['model_ids'])}")
         click.echo(f"  offline   {family['embedded']['model_path']} ({family['embedded']['state']})")
+        if family["dummy"]:
+            click.echo(f"  dummy     {_dummy_flags(family['dummy'])}, {_gib(family['dummy'], 'bfloat16')}")
 
 
 @models.command("show")
@@ -74,6 +76,7 @@ def make_tiny(name: str, directory: Path, as_json: bool) -> None:
 
 
 def _listed_family(name: str) -> dict[str, Any]:
+    from fuseproof.pipelines.descriptions import describe_dummy
     from fuseproof.pipelines.families import FAMILIES
 
     family = FAMILIES[name]
@@ -83,6 +86,7 @@ def _listed_family(name: str) -> dict[str, Any]:
         "task": _task(takes_image=family.takes_image, makes_video=family.makes_video),
         "model_ids": list(family.model_ids),
         "embedded": _embedded_state(name),
+        "dummy": describe_dummy(family),
     }
 
 
@@ -107,6 +111,14 @@ def _embedded_state(name: str) -> dict[str, str | None]:
 
 
 def _described(name: str) -> dict[str, Any]:
+    from fuseproof.pipelines.descriptions import describe_dummy
+    from fuseproof.pipelines.families import FAMILIES
+
+    described = _described_model(name)
+    return {**described, "dummy": describe_dummy(FAMILIES[described["family"]["name"]])}
+
+
+def _described_model(name: str) -> dict[str, Any]:
     from fuseproof.errors import UsageError
     from fuseproof.pipelines.checkpoints import check_checkpoint
     from fuseproof.pipelines.descriptions import describe_checkpoint, describe_family
@@ -138,11 +150,7 @@ def _show_lines(description: Mapping[str, Any]) -> Iterator[str]:
     yield f"  pipeline      {family['pipeline_class']} ({', '.join(family['model_ids'])})"
     yield f"  released      {family['transformer_parameters']:,} transformer parameters, {_pairs(family['geometry'])}"
     yield f"  defaults      {_defaults(family['defaults'])}"
-    sizes = family["sizes"]
-    yield (
-        f"  valid sizes   multiples of {sizes['multiple_of']} from {sizes['minimum_side']} to {sizes['maximum_side']}, "
-        f"at most {sizes['maximum_pixels']:,} pixels"
-    )
+    yield f"  sizes         {_sizes(family)}"
     yield f"  prompt        always {family['text_tokens']} tokens"
     yield "  components"
     for name, component in family["components"].items():
@@ -156,8 +164,26 @@ def _show_lines(description: Mapping[str, Any]) -> Iterator[str]:
         if embedded["folder"]:
             yield f"                {embedded['folder']}"
             yield f"                content sha256 {embedded['content_sha256']}"
+    if description["dummy"]:
+        yield from _dummy_lines(description["dummy"])
     if checkpoint:
         yield from _checkpoint_lines(checkpoint)
+
+
+def _dummy_lines(dummy: Mapping[str, Any]) -> Iterator[str]:
+    yield f"  dummy         {_dummy_flags(dummy)}: seeded random weights of the released size, made on the device"
+    needs = f"{_gib(dummy, 'bfloat16')} ({_gib(dummy, 'float32')})"
+    yield f"                {dummy['parameters']:,} parameters, {needs}"
+    for name, component in dummy["components"].items():
+        yield f"    {name:<15} {component['parameters']:,} parameters, {_pairs(component['geometry'])}"
+
+
+def _dummy_flags(dummy: Mapping[str, Any]) -> str:
+    return f"--load-format dummy --model-path {dummy['model_path']}"
+
+
+def _gib(dummy: Mapping[str, Any], dtype: str) -> str:
+    return f"{dummy['weight_bytes'][dtype] / 2**30:.1f} GiB in {dtype}"
 
 
 def _checkpoint_lines(checkpoint: Mapping[str, Any]) -> Iterator[str]:
@@ -169,13 +195,26 @@ def _checkpoint_lines(checkpoint: Mapping[str, Any]) -> Iterator[str]:
         if "parameters" in component:
             weights = f"  {component['parameters']:,} parameters, {'/'.join(component['dtypes'])}"
         yield f"    {name:<15} {component['class']}{weights}"
+    if checkpoint["canvas_pixels"] is not None:
+        yield f"  canvas        about {checkpoint['canvas_pixels']:,} pixels"
+        return
     yield f"  rewriting     {'possible' if checkpoint['prompt_rewriting'] else 'not possible: no text_processor'}"
 
 
 def _defaults(defaults: Mapping[str, Any]) -> str:
+    """Steps and guidance, and the size unless it comes from an input image."""
+    canvas = defaults["canvas_pixels"]
+    size = f"{defaults['width']}x{defaults['height']}" if canvas is None else f"a canvas of about {canvas:,} pixels"
+    return f"{size}, {defaults['num_inference_steps']} steps, guidance {defaults['guidance_scale']}"
+
+
+def _sizes(family: Mapping[str, Any]) -> str:
+    if family["takes_image"]:
+        return f"the input image's aspect, each side rounded up to a multiple of {family['sizes']['multiple_of']}"
+    sizes = family["sizes"]
     return (
-        f"{defaults['width']}x{defaults['height']}, {defaults['num_inference_steps']} steps, "
-        f"guidance {defaults['guidance_scale']}"
+        f"multiples of {sizes['multiple_of']} from {sizes['minimum_side']} to {sizes['maximum_side']}, "
+        f"at most {sizes['maximum_pixels']:,} pixels"
     )
 
 

@@ -1,6 +1,7 @@
 """Writes the pages of ``docs/cli`` from the commands' own ``--help``, so that the two cannot drift apart.
 
 ``python -m fuseproof.cli.reference docs/cli`` writes; with ``--check`` it changes nothing and fails on any difference.
+``--guide docs/fast-paths.md`` does the same for the guide to the fast paths, whose text stands in their docstrings.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from fuseproof.cli.fastpaths_page import page
 from fuseproof.cli.main import cli, report_error
 from fuseproof.errors import FuseproofError
 
@@ -27,7 +29,7 @@ _EXIT_CODES = """\
 | 3 | SLOWER (`abba` and `compare-perf --abba` only) |
 | 4 | outputs break their contract |
 | 5 | a required verdict was not reached |
-| 6 | invalid: what was measured proves nothing (unequal work, a busy device, a fallback) |
+| 6 | invalid: what was measured proves nothing (unequal work, a busy device, a fallback, a missing graph) |
 | 130 | interrupted |
 | 143 | ended by SIGTERM (`generate`); nothing is left half-written |
 
@@ -68,6 +70,22 @@ def write_pages(folder: Path) -> list[str]:
             path.write_text(text, encoding="utf-8")
             touched.append(name)
     return touched
+
+
+def guide_differences(path: Path) -> list[str]:
+    """One sentence where the guide to the fast paths is missing, or says something else than their docstrings."""
+    if not path.is_file():
+        return [f"{path} is missing"]
+    is_current = path.read_text(encoding="utf-8") == page()
+    return [] if is_current else [f"{path} differs from the docstrings in fastpaths"]
+
+
+def write_guide(path: Path) -> list[str]:
+    """Write the guide where it differs, and return its name if it did."""
+    if not guide_differences(path):
+        return []
+    path.write_text(page(), encoding="utf-8")
+    return [path.name]
 
 
 def undocumented(command: click.Command, path: str) -> Iterator[str]:
@@ -128,15 +146,16 @@ def _help(command: click.Command, context: click.Context) -> str:
 @click.command()
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--check", is_flag=True, help="Change nothing; fail when a page differs from --help.")
-def reference(folder: Path, check: bool) -> None:
+@click.option("--guide", type=click.Path(path_type=Path), help="Write the guide to the fast paths here, too.")
+def reference(folder: Path, check: bool, guide: Path | None) -> None:
     """Write the command pages into FOLDER."""
     if not check:
-        touched = write_pages(folder)
+        touched = write_pages(folder) + (write_guide(guide) if guide is not None else [])
         click.echo(
             f"{len(touched)} page(s) changed in {folder}" + (f": {', '.join(touched)}" if touched else ""), err=True
         )
         return
-    found = differences(folder)
+    found = differences(folder) + (guide_differences(guide) if guide is not None else [])
     if found:
         raise FuseproofError("; ".join(found), next_step="make docs")
 

@@ -35,7 +35,18 @@ def tensors_of(result: Any) -> Iterator[torch.Tensor]:
 
 
 def layout_mismatch(left: Any, right: Any) -> str | None:
-    """Why two results cannot have equal bits (count, shape, dtype, device, strides), or None."""
+    """Why two results are not laid out alike (count, shape, dtype, device, strides), or None."""
+    mismatch = value_mismatch(left, right)
+    if mismatch is not None:
+        return mismatch
+    for a, b in zip(tensors_of(left), tensors_of(right), strict=True):
+        if a.stride() != b.stride():
+            return f"strides {a.stride()} against {b.stride()}"
+    return None
+
+
+def value_mismatch(left: Any, right: Any) -> str | None:
+    """Why two results cannot have equal bits (count, shape, dtype, device), or None; strides are free."""
     lefts, rights = list(tensors_of(left)), list(tensors_of(right))
     if len(lefts) != len(rights):
         return f"{len(lefts)} tensors against {len(rights)}"
@@ -43,9 +54,14 @@ def layout_mismatch(left: Any, right: Any) -> str | None:
         for what in ("shape", "dtype", "device"):
             if getattr(a, what) != getattr(b, what):
                 return f"{what} {getattr(a, what)} against {getattr(b, what)}"
-        if a.stride() != b.stride():
-            return f"strides {a.stride()} against {b.stride()}"
     return None
+
+
+def snapshot(result: Any) -> Any:
+    """Copies of the tensors in a result, in the same nesting and with the same strides where they are dense."""
+    if isinstance(result, torch.Tensor):
+        return result.clone()
+    return tuple(snapshot(part) for part in result)
 
 
 def bits_equal(left: Any, right: Any) -> bool:

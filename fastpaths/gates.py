@@ -9,18 +9,27 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 import torch
 
-from fuseproof.fastpaths.bits import BitDifference, bit_difference, bits_equal, layout_mismatch
+from fuseproof.fastpaths.bits import (
+    BitDifference,
+    bit_difference,
+    bits_equal,
+    layout_mismatch,
+    snapshot,
+    value_mismatch,
+)
 
 logger = logging.getLogger(__name__)
 
 Computation = Callable[[], Any]
+CallObserver = Callable[[Any, tuple[Any, ...], Mapping[str, Any]], None]
+_grad_is_recorded = torch.is_grad_enabled
 
 
 class GateMode(StrEnum):
@@ -43,69 +52,160 @@ class Gate:
     """Decides, call by call, whether one site may run its fused form.
 
     Counters: ``calls_fused`` and ``calls_eager`` count results returned from either form; the reference run of a first
-    sight is counted in ``first_sight_ms`` only.
+    sight is counted in ``first_sight_ms`` only. ``jit_ms`` is the part of it in which the fused form was called for the
+    first time: compilation and launch.
+
+    ``verifies_every_call`` turns the shortcut for verified keys off: every call is a first sight (untimed runs only).
+    ``certified`` holds the text of keys that a certificate vouches for; they run fused at once. ``call_observer`` is
+    told of every call of a gated operation (operation, arguments, outputs) before it runs. ``stand_ins`` maps the name
+    of a kernel to the operation, and its own gate, that somebody put in its place.
     """
 
-    def __init__(self, site: str, mode: GateMode = GateMode.ENFORCE) -> None:
+    def __init__(
+        self,
+        site: str,
+        mode: GateMode = GateMode.ENFORCE,
+        *,
+        verifies_every_call: bool = False,
+        certified: frozenset[str] = frozenset(),
+    ) -> None:
         self.site = site
         self.mode = mode
+        self.verifies_every_call = verifies_every_call
+        self.certified = certified
         self.calls_fused = 0
         self.calls_eager = 0
+        self.calls_verified = 0
+        self.first_sights = 0
         self.first_sight_ms = 0.0
         self.jit_ms = 0.0
+        self.certified_keys = 0
         self.rejections: dict[Hashable, Rejection] = {}
+        self.declined: dict[str, int] = {}
         self.observed: BitDifference | None = None
+        self.call_observer: CallObserver | None = None
+        self.stand_ins: dict[str, tuple[Any, Gate]] = {}
         self._verified: set[Hashable] = set()
+        self._shortcuts: set[Hashable] = set() if verifies_every_call else self._verified
 
-    def run(self, key: Hashable, fused: Computation, reference: Computation) -> Any:
+    def run(
+        self,
+        key: Hashable,
+        fused: Computation,
+        reference: Computation,
+        *,
+        writes: Sequence[torch.Tensor] = (),
+        same_layout: bool = True,
+    ) -> Any:
         """Return the fused result for a verified ``key``, else decide it now; ``reference`` is always correct.
 
-        ``fused`` must not write into its inputs before the key is verified. An exception after verification, and every
-        CUDA error, propagates: the inputs may be spoilt.
+        ``writes`` are the tensors that ``fused`` overwrites: at first sight they are saved and restored, so that the
+        reference sees what the fused form saw. ``reference`` returns fresh tensors; use what is returned. Where the
+        fused result lies in a wider buffer, ``same_layout=False`` compares values and not strides. An exception after
+        verification, and every CUDA error, propagates: the inputs may be spoilt.
         """
-        if key in self._verified:
+        if key in self._shortcuts and not _grad_is_recorded():
             self.calls_fused += 1
             return fused()
-        if key in self.rejections or undecidable():
-            return self.run_eager(reference)
-        if self.mode is GateMode.OFF:
+        return self._run_unverified(key, fused, reference, writes, same_layout)
+
+    def decide(self, key: Hashable, candidate: Any, reference: Computation) -> None:
+        """Let a ``candidate`` that was computed anyway be the first sight of ``key``; no call is counted.
+
+        For results that are held: the first computation can be compared with a second one at once, in the warm-up,
+        instead of at the first reuse. Where nothing can be decided, the first reuse still is the first sight.
+        """
+        if self.is_decided(key) or self.mode is not GateMode.ENFORCE or undecidable():
+            return
+        if self.certified and repr(key) in self.certified:
+            self.certified_keys += 1
             self._verified.add(key)
-            self.calls_fused += 1
-            return fused()
-        return self._first_sight(key, fused, reference)
+            return
+        counted = self.calls_fused, self.calls_eager
+        self._first_sight(key, lambda: candidate, reference, (), True)
+        self.calls_fused, self.calls_eager = counted
 
     def run_eager(self, reference: Computation) -> Any:
-        """Run the reference because there is nothing to decide: a first computation, or an unsupported input."""
+        """Run the reference because there is nothing to decide: a first computation, for instance."""
+        self.calls_eager += 1
+        return reference()
+
+    def decline(self, reason: str, reference: Computation) -> Any:
+        """Run the reference because the fused form cannot take this input; ``reason`` is shown in the report."""
+        self.declined[reason] = self.declined.get(reason, 0) + 1
         self.calls_eager += 1
         return reference()
 
     def restart_counting(self) -> None:
         """Forget the calls counted so far, warm-ups for instance; what was decided, and what it cost, stays."""
-        self.calls_fused = self.calls_eager = 0
+        self.calls_fused = self.calls_eager = self.calls_verified = 0
+        self.declined.clear()
 
     def verified_keys(self) -> int:
         """How many keys run fused."""
         return len(self._verified)
 
-    def _first_sight(self, key: Hashable, fused: Computation, reference: Computation) -> Any:
-        started = time.perf_counter()
-        try:
-            candidate = fused()
-        except torch.AcceleratorError:
-            raise
-        except Exception as error:  # noqa: BLE001 - any failure of an unproven kernel must fall back, and says so
-            return self._reject(key, f"{type(error).__name__} at first sight: {error}", reference())
-        expected = reference()
-        mismatch = layout_mismatch(candidate, expected)
-        equal = mismatch is None and bits_equal(candidate, expected)
-        self.first_sight_ms += (time.perf_counter() - started) * 1e3
-        if equal:
+    @property
+    def is_heard(self) -> bool:
+        """Whether calls must reach this gate even where its own kernels cannot run: a stand-in or an observer waits."""
+        return bool(self.stand_ins) or self.call_observer is not None
+
+    def verified_key_texts(self) -> frozenset[str]:
+        """The verified keys as a certificate holds them."""
+        return frozenset(repr(key) for key in self._verified)
+
+    def is_decided(self, key: Hashable) -> bool:
+        """Whether ``key`` was verified or rejected."""
+        return key in self._verified or key in self.rejections
+
+    def _run_unverified(
+        self, key: Hashable, fused: Computation, reference: Computation, writes: Sequence[torch.Tensor], same: bool
+    ) -> Any:
+        if key in self.rejections or undecidable():
+            return self.run_eager(reference)
+        if self.mode is GateMode.OFF or (self.certified and repr(key) in self.certified):
+            self.certified_keys += self.mode is not GateMode.OFF
             self._verified.add(key)
             self.calls_fused += 1
-            return candidate
-        return self._disagree(key, candidate, expected, mismatch)
+            return fused()
+        return self._first_sight(key, fused, reference, writes, same)
 
-    def _disagree(self, key: Hashable, candidate: Any, expected: Any, mismatch: str | None) -> Any:
+    def _first_sight(
+        self, key: Hashable, fused: Computation, reference: Computation, writes: Sequence[torch.Tensor], same: bool
+    ) -> Any:
+        started = time.perf_counter()
+        self.first_sights += 1
+        saved = [tensor.clone() for tensor in writes]
+        failure, candidate = None, None
+        try:
+            candidate = fused()
+        except Exception as error:
+            if is_device_error(error):
+                raise
+            failure = f"{type(error).__name__} at first sight: {error}"
+        self.jit_ms += (time.perf_counter() - started) * 1e3 if key not in self._verified else 0.0
+        if saved:
+            candidate = None if failure else snapshot(candidate)
+            for tensor, before in zip(writes, saved, strict=True):
+                tensor.copy_(before)
+        expected = reference()
+        if failure is not None:
+            return self._reject(key, failure, expected)
+        mismatch = layout_mismatch(candidate, expected) if same else value_mismatch(candidate, expected)
+        equal = mismatch is None and bits_equal(candidate, expected)
+        self.first_sight_ms += (time.perf_counter() - started) * 1e3
+        if not equal:
+            return self._disagree(key, candidate, expected, mismatch, saved)
+        self._verified.add(key)
+        self.calls_fused += 1
+        self.calls_verified += 1
+        return candidate
+
+    def _disagree(
+        self, key: Hashable, candidate: Any, expected: Any, mismatch: str | None, before: Sequence[torch.Tensor] = ()
+    ) -> Any:
+        """What a first sight that found a difference returns; ``before`` is what the written tensors held."""
+        self._verified.discard(key)
         if mismatch is not None:
             return self._reject(key, f"layout differs from eager: {mismatch}", expected)
         difference = bit_difference(candidate, expected)
@@ -138,3 +238,10 @@ def undecidable() -> bool:
     if torch.compiler.is_compiling() or torch.is_grad_enabled():
         return True
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def is_device_error(error: BaseException) -> bool:
+    """Whether the device itself failed, after which no result can be trusted, the reference's included."""
+    return (
+        isinstance(error, torch.AcceleratorError) or "CUDA error" in str(error) or "Triton Error [CUDA]" in str(error)
+    )

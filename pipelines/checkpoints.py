@@ -14,7 +14,8 @@ from types import MappingProxyType
 from typing import Any
 
 from fuseproof.errors import FuseproofError
-from fuseproof.pipelines.families import Component, Family, family_of_pipeline_class
+from fuseproof.pipelines.checkpoint_marker import MARKER, UNMARKED, Marker, family_of_checkpoint, parse_marker
+from fuseproof.pipelines.families import Component, Family
 from fuseproof.pipelines.regular_files import open_regular
 from fuseproof.pipelines.weight_files import WeightFile, foreign_contents, read_weight_file
 
@@ -25,6 +26,7 @@ CONFIG_NAMES = {
     "tokenizer": "tokenizer_config.json",
 }
 TOKENIZER_FILES: tuple[tuple[str, ...], ...] = (("tokenizer.json",), ("vocab.json", "merges.txt"))
+PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 WEIGHTS_STEM = {"diffusers": "diffusion_pytorch_model", "transformers": "model"}
 FLOATING_DTYPES = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2", "F8_E8M0")
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
@@ -73,13 +75,20 @@ class Checkpoint:
     """A model folder that passed every check.
 
     ``components`` maps a name to its ``(library, class)``, without empty slots. ``weight_files`` maps the name of
-    each model component to the files that loading will read.
+    each model component to the files that loading will read. ``marker`` is what the folder's own ``fuseproof.json``
+    says, empty without one.
     """
 
     folder: Path
     family: Family
     components: Mapping[str, tuple[str, str]]
     weight_files: Mapping[str, tuple[WeightFile, ...]]
+    marker: Marker = UNMARKED
+
+    @property
+    def canvas_pixels(self) -> int | None:
+        """Area of the canvas that an input image is fitted to; None where the family takes none."""
+        return self.marker.canvas_pixels or self.family.canvas_pixels if self.family.takes_image else None
 
     @property
     def has_text_processor(self) -> bool:
@@ -101,10 +110,14 @@ class Checkpoint:
         return _read_json_object(self.folder / component / CONFIG_NAMES[kind], self.folder)
 
 
-def check_checkpoint(folder: Path) -> Checkpoint:
-    """Check a model folder in the Diffusers layout; a FuseproofError names the file and the key at fault."""
+def check_checkpoint(folder: Path, expected: Family | None = None) -> Checkpoint:
+    """Check a model folder in the Diffusers layout; a FuseproofError names the file and the key at fault.
+
+    ``expected`` is the family that the request names; it decides where several share the folder's pipeline class.
+    """
     index = read_model_index(folder)
-    family = family_of_pipeline_class(index["_class_name"])
+    marker = _read_marker(folder)
+    family = family_of_checkpoint(index["_class_name"], marker, expected, str(folder))
     components = listed_components(index, family, folder)
     weight_files: dict[str, tuple[WeightFile, ...]] = {}
     for name in components:
@@ -112,7 +125,7 @@ def check_checkpoint(folder: Path) -> Checkpoint:
         _check_component_folder(folder, name, component, components[name][1])
         if component.kind == "model":
             weight_files[name] = tuple(_weight_files(folder, name, component))
-    return Checkpoint(folder, family, MappingProxyType(components), MappingProxyType(weight_files))
+    return Checkpoint(folder, family, MappingProxyType(components), MappingProxyType(weight_files), marker)
 
 
 def read_model_index(folder: Path) -> dict[str, Any]:
@@ -129,6 +142,11 @@ def read_model_index(folder: Path) -> dict[str, Any]:
             "a pipeline's class name was expected."
         )
     return index
+
+
+def _read_marker(folder: Path) -> Marker:
+    path = folder / MARKER
+    return parse_marker(_read_json_object(path, folder), f"{MARKER} in {folder}") if path.exists() else UNMARKED
 
 
 def listed_components(index: Mapping[str, Any], family: Family, folder: Path) -> dict[str, tuple[str, str]]:
@@ -179,6 +197,8 @@ def _check_component_folder(folder: Path, name: str, component: Component, class
         _check_numbers(config, class_name, _shown(path, folder), folder)
     if component.kind == "tokenizer":
         _check_tokenizer_files(folder, name)
+    if component.kind == "processor" and component.required:
+        _check_processor_files(folder, name)
 
 
 def _check_own_class(config: Mapping[str, Any], class_name: str, shown: str, folder: Path) -> None:
@@ -211,6 +231,12 @@ def _check_tokenizer_files(folder: Path, name: str) -> None:
             return
     alternatives = " or ".join(" with ".join(f"{name}/{file}" for file in names) for names in TOKENIZER_FILES)
     raise _unreadable(f"The tokenizer in {folder} has no vocabulary: {alternatives} was expected.")
+
+
+def _check_processor_files(folder: Path, name: str) -> None:
+    if not any((folder / name / file).is_file() for file in PROCESSOR_FILES):
+        expected = " or ".join(f"{name}/{file}" for file in PROCESSOR_FILES)
+        raise _unreadable(f"{expected} is missing in {folder}, so its image processor is unknown.")
 
 
 def _weight_files(folder: Path, name: str, component: Component) -> Iterator[WeightFile]:

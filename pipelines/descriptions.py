@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fuseproof.pipelines.checkpoints import Checkpoint
+from fuseproof.pipelines.dummy_geometry import BYTES_OF_DTYPE, GEOMETRIES, DummyGeometry
 from fuseproof.pipelines.families import Family
 
 TRANSFORMER_GEOMETRY = {
@@ -33,12 +34,14 @@ def describe_family(family: Family) -> dict[str, Any]:
         "defaults": {
             "width": family.default_width,
             "height": family.default_height,
+            "canvas_pixels": family.canvas_pixels,
             "num_inference_steps": family.default_steps,
             "guidance_scale": family.default_guidance_scale,
         },
         "embedded_defaults": {
             "width": family.embedded_width,
             "height": family.embedded_height,
+            "canvas_pixels": family.embedded_width * family.embedded_height if family.takes_image else None,
             "num_inference_steps": family.embedded_steps,
             "guidance_scale": family.default_guidance_scale,
         },
@@ -61,18 +64,60 @@ def describe_family(family: Family) -> dict[str, Any]:
     }
 
 
+def describe_dummy(family: Family) -> dict[str, Any] | None:
+    """What ``--load-format dummy`` makes for the family: sizes and parameters of each model; None where it cannot."""
+    geometry = GEOMETRIES.get(family.name)
+    if geometry is None:
+        return None
+    total = geometry.total_parameters
+    return {
+        "model_path": family.name,
+        "parameters": total,
+        "weight_bytes": {dtype: total * size for dtype, size in BYTES_OF_DTYPE.items()},
+        "components": {
+            name: {"parameters": geometry.parameters[name], "geometry": sizes}
+            for name, sizes in _dummy_sizes(geometry).items()
+        },
+    }
+
+
+def _dummy_sizes(geometry: DummyGeometry) -> dict[str, dict[str, Any]]:
+    text, vision, vae = geometry.text_model, geometry.vision_model, geometry.vae
+    transformer = {name: geometry.transformer[key] for name, key in TRANSFORMER_GEOMETRY.items()}
+    return {
+        "transformer": transformer | {"rotary_axes": list(geometry.transformer["axes_dims_rope"])},
+        "text_encoder": {
+            "layers": text["num_hidden_layers"],
+            "hidden_size": text["hidden_size"],
+            "heads": text["num_attention_heads"],
+            "key_value_heads": text["num_key_value_heads"],
+            "intermediate_size": text["intermediate_size"],
+            "vocabulary": text["vocab_size"],
+            "vision_layers": vision["depth"],
+            "vision_hidden_size": vision["hidden_size"],
+            "vision_heads": vision["num_heads"],
+        },
+        "vae": {
+            "latent_channels": vae["latent_channels"],
+            "widths": list(vae["block_out_channels"]),
+            "layers_per_block": vae["layers_per_block"],
+        },
+    }
+
+
 def describe_checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
     """What one checked folder holds: geometry from its configs, parameters and dtypes from its weight headers."""
     return {
         "folder": str(checkpoint.folder),
         "family": checkpoint.family.name,
         "weight_bytes": checkpoint.weight_bytes,
+        "canvas_pixels": checkpoint.canvas_pixels,
         "geometry": _geometry(checkpoint.config("transformer"), checkpoint.config("vae")),
         "components": {
             name: {"library": library, "class": class_name, **_weights(checkpoint, name)}
             for name, (library, class_name) in checkpoint.components.items()
         },
-        "prompt_rewriting": checkpoint.has_text_processor,
+        "prompt_rewriting": checkpoint.has_text_processor and checkpoint.family.rewrites_prompts,
     }
 
 

@@ -8,7 +8,7 @@ judged before a model is loaded stands here; what depends on one checkpoint is r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
@@ -40,6 +40,10 @@ class Family:
     Sizes are in pixels; both sides must be multiples of ``size_multiple`` between ``minimum_side`` and
     ``maximum_side``, with at most ``maximum_pixels`` in all. ``embedded_*`` are the defaults of the small checkpoint
     ``embedded:<name>``. ``parameters`` counts the released transformer.
+
+    A family that ``takes_image`` draws on a canvas of about ``canvas_pixels`` in the input image's aspect (a checkpoint
+    may say another area), so its default sizes are those of a square input. Families may share a ``pipeline_class``;
+    the first one is meant where nothing tells them apart.
     """
 
     name: str
@@ -63,6 +67,9 @@ class Family:
     geometry: Mapping[str, int | str]
     takes_image: bool = False
     makes_video: bool = False
+    canvas_pixels: int | None = None
+    renormalises_guidance: bool = True
+    rewrites_prompts: bool = True
     notes: tuple[str, ...] = field(default=())
 
 
@@ -127,11 +134,53 @@ LONGCAT_IMAGE = Family(
     ),
 )
 
-FAMILIES: Mapping[str, Family] = MappingProxyType({family.name: family for family in (LONGCAT_IMAGE,)})
+LONGCAT_IMAGE_EDIT = replace(
+    LONGCAT_IMAGE,
+    name="longcat-image-edit",
+    title="LongCat-Image-Edit",
+    pipeline_class="LongCatImageEditPipeline",
+    model_ids=("meituan-longcat/LongCat-Image-Edit",),
+    components=MappingProxyType(
+        {
+            **LONGCAT_IMAGE.components,
+            "text_processor": Component(
+                "processor", "transformers", ("Qwen2VLProcessor", "Qwen2_5_VLProcessor"), "the text encoder's image"
+            ),
+            "vae": Component("model", "diffusers", ("AutoencoderKL",), "pixels to latents and back"),
+        }
+    ),
+    takes_image=True,
+    canvas_pixels=1024 * 1024,
+    renormalises_guidance=False,
+    rewrites_prompts=False,
+    notes=(
+        "The canvas has about 1 megapixel in the input image's aspect, each side a multiple of 16.",
+        "The prompt has at most 512 tokens, is padded to 512, and the padding is attended; the input image adds its "
+        "own tokens, 347 for a canvas of 1264x848.",
+        "Guidance above 1 runs two transformer calls a step; it is not renormalised.",
+    ),
+)
+
+LONGCAT_IMAGE_EDIT_TURBO = replace(
+    LONGCAT_IMAGE_EDIT,
+    name="longcat-image-edit-turbo",
+    title="LongCat-Image-Edit-Turbo",
+    model_ids=("meituan-longcat/LongCat-Image-Edit-Turbo",),
+    default_steps=8,
+    default_guidance_scale=1.0,
+    notes=(
+        *LONGCAT_IMAGE_EDIT.notes[:2],
+        "The same pipeline class as LongCat-Image-Edit, distilled to 8 steps without guidance. Nothing in a folder of "
+        "its files says so: name the model with --model-id.",
+    ),
+)
+
+FAMILIES: Mapping[str, Family] = MappingProxyType(
+    {family.name: family for family in (LONGCAT_IMAGE, LONGCAT_IMAGE_EDIT, LONGCAT_IMAGE_EDIT_TURBO)}
+)
 
 NOT_SUPPORTED_YET: Mapping[str, str] = MappingProxyType(
     {
-        "LongCatImageEditPipeline": "LongCat-Image-Edit",
         "ErnieImagePipeline": "ERNIE-Image",
         "FluxPipeline": "FLUX.1",
         "Flux2Pipeline": "FLUX.2",
@@ -147,8 +196,6 @@ NOT_SUPPORTED_YET: Mapping[str, str] = MappingProxyType(
 
 IDS_NOT_SUPPORTED_YET: Mapping[str, str] = MappingProxyType(
     {
-        "meituan-longcat/LongCat-Image-Edit": "LongCat-Image-Edit",
-        "meituan-longcat/LongCat-Image-Edit-Turbo": "LongCat-Image-Edit-Turbo",
         "Rabinovich/LongLive-2.0-5B-Diffusers": "LongLive 2",
         "baidu/ERNIE-Image": "ERNIE-Image",
         "baidu/ERNIE-Image-Turbo": "ERNIE-Image-Turbo",
@@ -178,11 +225,25 @@ def family_named(name: str) -> Family:
     return family
 
 
-def family_of_pipeline_class(name: str) -> Family:
-    """The family whose ``model_index.json`` says ``_class_name: name``; a UsageError lists what exists."""
+def family_of_model_id(model_id: str) -> Family | None:
+    """The family of a published model: its full id, the part after the slash, or our own name for it."""
     for family in FAMILIES.values():
-        if family.pipeline_class == name:
+        names = (family.name, *family.model_ids, *(published.partition("/")[2] for published in family.model_ids))
+        if model_id in names:
             return family
+    return None
+
+
+def family_of_pipeline_class(name: str) -> Family:
+    """The first family whose ``model_index.json`` says ``_class_name: name``; a UsageError lists what exists."""
+    return families_of_pipeline_class(name)[0]
+
+
+def families_of_pipeline_class(name: str) -> tuple[Family, ...]:
+    """Every family whose ``model_index.json`` says ``_class_name: name``; a UsageError lists what exists."""
+    found = tuple(family for family in FAMILIES.values() if family.pipeline_class == name)
+    if found:
+        return found
     supported = _listed({family.pipeline_class: family for family in FAMILIES.values()})
     if name in NOT_SUPPORTED_YET:
         raise UsageError(

@@ -26,8 +26,9 @@ def load_pipeline(
 ) -> Any:
     """The checkpoint's own diffusers pipeline on ``device``, in eval mode, every parameter in ``dtype``.
 
-    Prompt rewriting alone needs the text processor, and that needs torchvision: it is loaded only
-    ``with_text_processor``, and the pipeline's slot is None otherwise. Nothing is fetched from the network.
+    Where prompt rewriting alone needs the text processor, and that needs torchvision, it is loaded only
+    ``with_text_processor``, and the pipeline's slot is None otherwise; an editing pipeline always has one, made without
+    torchvision (:mod:`fuseproof.pipelines.vision_processor`). Nothing is fetched from the network.
     A FuseproofError names the component and the tensors at fault.
     """
     if not isinstance(dtype, torch.dtype):
@@ -37,11 +38,19 @@ def load_pipeline(
 
     components: dict[str, Any] = {}
     for name, component in checkpoint.family.components.items():
-        is_left_out = component.kind == "processor" and not with_text_processor
+        is_left_out = component.kind == "processor" and not (with_text_processor and checkpoint.family.rewrites_prompts)
         components[name] = None if is_left_out else _load_component(checkpoint, name, dtype)
+    if checkpoint.family.takes_image:
+        components["text_processor"] = _load_vision_processor(checkpoint, components["tokenizer"])
     pipeline = getattr(diffusers, checkpoint.family.pipeline_class)(**components)
     pipeline.set_progress_bar_config(disable=True)
     return _moved(pipeline, device)
+
+
+def load_tokenizer(checkpoint: Checkpoint) -> Any:
+    """The checkpoint's tokenizer alone, loaded as strictly as the whole pipeline."""
+    silence_libraries()
+    return _load_component(checkpoint, "tokenizer", torch.float32)
 
 
 def _load_component(checkpoint: Checkpoint, name: str, dtype: torch.dtype) -> Any:
@@ -62,13 +71,26 @@ def _load_component(checkpoint: Checkpoint, name: str, dtype: torch.dtype) -> An
             output_loading_info=True,
         )
     except LIBRARY_ERRORS as error:
-        raise FuseproofError(
-            f"The {name} of {checkpoint.folder} cannot be loaded: {_first_line(error)}.",
-            next_step="Check that the component's config fits its files, or download the model again.",
-        ) from error
+        raise _not_loadable(name, checkpoint, error) from error
     _refuse_incomplete(report, name, checkpoint)
     _refuse_other_dtypes(model, name, dtype)
     return model.eval()
+
+
+def _load_vision_processor(checkpoint: Checkpoint, tokenizer: Any) -> Any:
+    from fuseproof.pipelines.vision_processor import load_text_processor
+
+    try:
+        return load_text_processor(checkpoint.folder / "text_processor", tokenizer)
+    except LIBRARY_ERRORS as error:
+        raise _not_loadable("text_processor", checkpoint, error) from error
+
+
+def _not_loadable(name: str, checkpoint: Checkpoint, error: Exception) -> FuseproofError:
+    return FuseproofError(
+        f"The {name} of {checkpoint.folder} cannot be loaded: {_first_line(error)}.",
+        next_step="Check that the component's config fits its files, or download the model again.",
+    )
 
 
 def _component_class(library_name: str, class_name: str, name: str) -> Any:

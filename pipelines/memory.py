@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psutil
 import torch
 
 MIB = 1024 * 1024
@@ -40,6 +41,13 @@ def checkpoint(device: torch.device) -> dict[str, float]:
     if host is not None:
         numbers["peak_host_rss_mb"] = host
     return numbers
+
+
+def free_bytes(device: torch.device) -> int:
+    """How much can be allocated on ``device`` now: free memory of a GPU, else what the host has available."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return int(psutil.virtual_memory().available)
 
 
 def reset_peaks(device: torch.device) -> bool:

@@ -52,12 +52,20 @@ class Recipe:
         builder(folder)
 
 
+TINY_SOURCES = ("tiny/longcat_image.py", "tiny/weights.py")
+TINY_EDIT_SOURCES = (*TINY_SOURCES, "tiny/longcat_image_edit.py", "checkpoint_marker.py", "vision_processor.py")
+
 RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {
-        "longcat-image": Recipe(
-            name="longcat-image",
-            module="fuseproof.pipelines.tiny.longcat_image",
-            sources=("tiny/longcat_image.py", "tiny/weights.py"),
+        recipe.name: recipe
+        for recipe in (
+            Recipe("longcat-image", "fuseproof.pipelines.tiny.longcat_image", TINY_SOURCES),
+            Recipe("longcat-image-edit", "fuseproof.pipelines.tiny.longcat_image_edit", TINY_EDIT_SOURCES),
+            Recipe(
+                "longcat-image-edit-turbo",
+                "fuseproof.pipelines.tiny.longcat_image_edit_turbo",
+                (*TINY_EDIT_SOURCES, "tiny/longcat_image_edit_turbo.py"),
+            ),
         )
     }
 )

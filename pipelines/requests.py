@@ -12,6 +12,7 @@ from typing import Literal
 
 from fuseproof.errors import UsageError
 from fuseproof.pipelines.checkpoints import Checkpoint
+from fuseproof.pipelines.conditioning import ConditioningImage
 from fuseproof.pipelines.families import Family
 
 GeneratorDevice = Literal["cpu", "cuda"]
@@ -30,6 +31,9 @@ class GenerationRequest:
     ``width`` and ``height`` are in pixels. ``seed`` feeds one generator on ``generator_device``, whatever device the
     model runs on, so the noise depends on both. ``negative_prompt`` None means the family's own (the empty prompt).
     ``cfg_renorm_min`` is the lower clamp of the renormalisation factor, used with ``enable_cfg_renorm``.
+
+    Families that edit need an ``image``; ``width`` and ``height`` are then the canvas that it gives at an area of
+    ``canvas_pixels`` (:func:`fuseproof.pipelines.conditioning.canvas_size`), whatever was asked for.
     """
 
     prompt: str
@@ -44,6 +48,8 @@ class GenerationRequest:
     cfg_renorm_min: float
     enable_prompt_rewrite: bool
     quality: str
+    image: ConditioningImage | None = None
+    canvas_pixels: int | None = None
 
 
 def quality_named(text: str) -> str:
@@ -64,12 +70,14 @@ def validate_request(request: GenerationRequest, family: Family, checkpoint: Che
     With a ``checkpoint``, what only its folder tells is checked too: prompt rewriting needs its text processor.
     """
     _check_prompts(request)
+    _check_image(request, family)
     _check_size(request, family)
     _check_sampling(request)
+    _check_guidance(request, family)
     _check_seed(request)
     quality_named(request.quality)
-    if request.enable_prompt_rewrite and checkpoint is not None:
-        _check_prompt_rewrite(checkpoint)
+    if request.enable_prompt_rewrite:
+        _check_prompt_rewrite(family, checkpoint)
 
 
 def nearest_sizes(side: int, family: Family) -> tuple[int, ...]:
@@ -94,6 +102,19 @@ def _check_prompts(request: GenerationRequest) -> None:
                 f"The {name} is not valid text: character {error.start + 1} cannot be encoded as UTF-8.",
                 next_step="Pass it in UTF-8, for example through --prompt-path and a file.",
             ) from error
+
+
+def _check_image(request: GenerationRequest, family: Family) -> None:
+    if family.takes_image and request.image is None:
+        raise UsageError(
+            f"{family.title} edits an image, and none was given.",
+            next_step="Add --image-path FILE (or an http(s) URL).",
+        )
+    if request.image is not None and not family.takes_image:
+        raise UsageError(
+            f"{family.title} makes images from text alone, and an input image was given.",
+            next_step="Leave --image-path out, or choose an editing model.",
+        )
 
 
 def _check_size(request: GenerationRequest, family: Family) -> None:
@@ -137,6 +158,16 @@ def _check_sampling(request: GenerationRequest) -> None:
         )
 
 
+def _check_guidance(request: GenerationRequest, family: Family) -> None:
+    if family.renormalises_guidance:
+        return
+    if request.enable_cfg_renorm or request.cfg_renorm_min > 0:
+        raise UsageError(
+            f"{family.title} does not renormalise its guidance.",
+            next_step="Leave --enable-cfg-renorm and --cfg-renorm-min out.",
+        )
+
+
 def _check_seed(request: GenerationRequest) -> None:
     if not 0 <= request.seed < SEED_LIMIT:
         raise UsageError(
@@ -150,8 +181,10 @@ def _check_seed(request: GenerationRequest) -> None:
         )
 
 
-def _check_prompt_rewrite(checkpoint: Checkpoint) -> None:
-    if checkpoint.has_text_processor:
+def _check_prompt_rewrite(family: Family, checkpoint: Checkpoint | None) -> None:
+    if not family.rewrites_prompts:
+        raise UsageError(f"{family.title} does not rewrite prompts.", next_step="Leave --enable-prompt-rewrite out.")
+    if checkpoint is None or checkpoint.has_text_processor:
         return
     raise UsageError(
         f"Prompts cannot be rewritten with {checkpoint.folder}: its text_processor slot is empty, "

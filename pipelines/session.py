@@ -6,12 +6,13 @@ A session owns everything that must stay out of a request's time. It never falls
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import logging
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
@@ -20,19 +21,29 @@ import numpy as np
 import torch
 
 from fuseproof.errors import FuseproofError, UsageError
-from fuseproof.fastpaths import mount
-from fuseproof.pipelines import longcat_image, memory, reference
+from fuseproof.fastpaths import Mount, UserSite, mount
+from fuseproof.fastpaths.gates import CallObserver
+from fuseproof.fastpaths.graph_device import CudaCapture
+from fuseproof.fastpaths.tiers import LOSSLESS
+from fuseproof.pipelines import dummy_geometry, guidance_schedule, longcat_image, memory, native, reference
 from fuseproof.pipelines.checkpoints import Checkpoint
 from fuseproof.pipelines.compilation import CompileWatch, compile_blocks
 from fuseproof.pipelines.devices import choose_device, choose_dtype, set_attention_backend
+from fuseproof.pipelines.dummy import load_dummy_pipeline
+from fuseproof.pipelines.dummy_geometry import DummyGeometry
+from fuseproof.pipelines.edit_guards import refuse_unsupported
 from fuseproof.pipelines.embedded import ResolvedModel
+from fuseproof.pipelines.families import Family
+from fuseproof.pipelines.graphs import NOT_ASKED_FOR, TransformerGraphs, refuse_graphs_without_cuda
+from fuseproof.pipelines.guidance_schedule import skipped_steps
 from fuseproof.pipelines.host_allocator import keep_freed_memory
 from fuseproof.pipelines.loading import load_pipeline
+from fuseproof.pipelines.longcat_arithmetic import Decoded
 from fuseproof.pipelines.progress import SILENT, ProgressObserver
-from fuseproof.pipelines.requests import GenerationRequest
+from fuseproof.pipelines.requests import GenerationRequest, quality_named
 from fuseproof.pipelines.stages import StageClock, StageTime
 
-GRAPHS_REASON = "CUDA graphs are not in this release"
+VERIFIES_EVERY_STEP = "every call of a fast path ran fused and eager, side by side: these times are no measurement"
 
 
 @dataclass(frozen=True)
@@ -47,8 +58,16 @@ class SessionSettings:
     gate: str = "enforce"
     quality: str = "lossless"
     enable_torch_compile: bool = False
+    enable_breakable_cuda_graph: bool = False
     enable_prompt_rewrite: bool = False
     """Load what prompt rewriting needs; whether a request uses it is the request's own property."""
+    certified: Mapping[str, frozenset[str]] | None = None
+    """Keys that a valid certificate vouches for, by site: they run fused without a first sight."""
+    verify_every_step: bool = False
+    """Run fused and reference side by side at every call: for checks, never for times."""
+    user_sites: tuple[UserSite, ...] = ()
+    call_observers: Mapping[str, CallObserver] | None = None
+    """Told of every kernel call at a site, by its name."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +105,10 @@ class Session:
         self.backend, self.fallback_reason = _choose_backend(settings.backend, pipe)
         if self.fallback_reason:
             self.warnings.append(f"fell back from native to diffusers: {self.fallback_reason}")
-        self._mount = mount(pipe, quality=settings.quality, sites=self._sites(), gate=settings.gate)
+        self._mount = self._mounted(pipe)
+        self._graphs: TransformerGraphs | None = None
+        if settings.enable_breakable_cuda_graph:
+            self._graphs = TransformerGraphs(pipe.transformer, self._mount, CudaCapture(device))
         self._compile_watch = CompileWatch() if settings.enable_torch_compile else None
         self.warnings += _quality_warnings(settings)
 
@@ -99,11 +121,48 @@ class Session:
         observer: ProgressObserver = SILENT,
     ) -> Session:
         """Load ``checkpoint`` (resolved as ``model``) strictly; raises :class:`FuseproofError` with one sentence."""
+
+        def load(device: torch.device, dtype: torch.dtype) -> Any:
+            return load_pipeline(
+                checkpoint, dtype=dtype, device=device, with_text_processor=settings.enable_prompt_rewrite
+            )
+
+        return cls._opened(load, settings, observer)
+
+    @classmethod
+    def open_dummy(
+        cls,
+        family: Family,
+        settings: SessionSettings,
+        observer: ProgressObserver = SILENT,
+        geometry: DummyGeometry | None = None,
+    ) -> Session:
+        """Make ``family``'s pipeline on seeded random weights (``--load-format dummy``); reads no file.
+
+        ``geometry`` replaces the released sizes. Raises :class:`FuseproofError` where the weights do not fit.
+        """
+
+        def load(device: torch.device, dtype: torch.dtype) -> Any:
+            return load_dummy_pipeline(family, dtype=dtype, device=device, geometry=geometry)
+
+        session = cls._opened(load, settings, observer)
+        session.warnings.append(dummy_geometry.WARNING)
+        return session
+
+    @classmethod
+    def _opened(
+        cls,
+        load: Callable[[torch.device, torch.dtype], Any],
+        settings: SessionSettings,
+        observer: ProgressObserver,
+    ) -> Session:
         started = time.perf_counter()
         device = choose_device(settings.device)
+        if settings.enable_breakable_cuda_graph:
+            refuse_graphs_without_cuda(device)
         dtype = choose_dtype(settings.dtype, device)
         host_allocator = keep_freed_memory() if device.type == "cpu" else None
-        pipe = load_pipeline(checkpoint, dtype=dtype, device=device, with_text_processor=settings.enable_prompt_rewrite)
+        pipe = load(device, dtype)
         set_attention_backend(pipe.transformer, settings.attention_backend)
         session = cls(pipe, settings, device, dtype, observer)
         session.host_allocator = host_allocator
@@ -122,17 +181,21 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """Unmount the fast paths; the pipeline is left as it was loaded."""
+        """Free the graphs and unmount the fast paths; the pipeline is left as it was loaded."""
+        if self._graphs:
+            self._graphs.close()
         self._mount.unmount()
 
     def warm_up(self, request: GenerationRequest, steps: int | None = None) -> float:
         """Run ``request`` untimed with ``steps`` steps (None: all of them) and return how long it took, in ms.
 
-        Under ``torch.compile`` this is where compilation happens, and it counts as ``compile_ms``.
+        Under ``torch.compile`` this is where compilation happens, and it counts as ``compile_ms``. CUDA graphs are
+        captured here, and only here.
         """
         shorter = request if steps is None else replace(request, num_inference_steps=steps)
         started = time.perf_counter()
-        self._run(shorter)
+        with self._graphs.capturing() if self._graphs else nullcontext():
+            self._run(shorter)
         elapsed = (time.perf_counter() - started) * 1e3
         if self.settings.enable_torch_compile and not self.compile_ms:
             self.compile_ms = elapsed
@@ -147,10 +210,15 @@ class Session:
             raise UsageError("torch.compile needs a warm-up before the first timed request.")
         if "before_forward" not in self._memory:
             self._mount.restart_counting()
+            if self._graphs:
+                self._graphs.restart_counting()
             memory.reset_peaks(self._device)
             self._memory["before_forward"] = memory.checkpoint(self._device)
         seen = self._compile_watch.compilations() if self._compile_watch else 0
+        sights_before = self._mount.first_sights()
         result = self._run(request)
+        self._warn_of_first_sights(sights_before)
+        self._warn_of_approximation(request)
         self._memory["after_forward"] = memory.checkpoint(self._device)
         if self._compile_watch and self._compile_watch.compilations() > seen:
             self.warnings.append("torch.compile compiled inside a timed request: its time includes compilation")
@@ -168,9 +236,20 @@ class Session:
         """Each site's state and reason, and its calls in timed requests; first-sight time includes warm-ups."""
         return self._mount.report()
 
+    def guidance_skipped_steps(self, request: GenerationRequest) -> tuple[int, ...]:
+        """The steps of a guided ``request`` that run one branch only; diffusers' own loop skips none."""
+        if self.backend != "native":
+            return ()
+        return skipped_steps(request.num_inference_steps, request.guidance_scale, request.quality)
+
+    def verified_keys(self) -> dict[str, frozenset[str]]:
+        """What every gate verified so far, by site, as a certificate holds it."""
+        texts = {name: gate.verified_key_texts() for name, gate in self._mount.gates.items()}
+        return {name: keys for name, keys in texts.items() if keys}
+
     def graphs_report(self) -> dict[str, Any]:
-        """CUDA graph counters; all zero until graphs exist."""
-        return {"captured": 0, "replayed": 0, "missed": 0, "rejected": 0, "unsupported": 0, "reason": GRAPHS_REASON}
+        """CUDA graphs captured (warm-ups), and how the transformer's calls in timed requests were answered."""
+        return self._graphs.report() if self._graphs else dict(NOT_ASKED_FOR)
 
     def environment(self) -> dict[str, Any]:
         """What torch and the libraries say of themselves: versions, device, threads, numerics flags."""
@@ -194,11 +273,19 @@ class Session:
         }
 
     def _run(self, request: GenerationRequest) -> GenerationResult:
+        refuse_unsupported(self._pipe, request)
         generator = torch.Generator(device=_generator_device(request, self._device)).manual_seed(request.seed)
         clock = StageClock(self._device, self._observer)
-        run = longcat_image.generate if self.backend == "native" else reference.generate
+        run: Callable[..., Decoded] = reference.generate
+        if self.backend == "native":
+            run = functools.partial(native.generate, step_operation=self._mount.operation("guidance_step"))
         try:
-            with _heard_truncation(self.warnings), _counted_work(self._pipe.transformer) as work, clock.request():
+            with (
+                _heard_truncation(self.warnings),
+                _counted_work(self._pipe.transformer) as work,
+                self._mount.at(request.quality),
+                clock.request(),
+            ):
                 decoded = run(self._pipe, request, generator, clock)
         except torch.OutOfMemoryError as error:
             raise FuseproofError(
@@ -226,6 +313,46 @@ class Session:
             work=work,
         )
 
+    def _mounted(self, pipe: Any) -> Mount:
+        settings = self.settings
+        if settings.verify_every_step:
+            self.warnings.append(VERIFIES_EVERY_STEP)
+        return mount(
+            pipe,
+            quality=settings.quality,
+            sites=self._sites(),
+            gate=settings.gate,
+            verifies_every_call=settings.verify_every_step,
+            certified=settings.certified,
+            user_sites=settings.user_sites,
+            call_observers=settings.call_observers,
+            per_request=True,
+        )
+
+    def _warn_of_first_sights(self, before: tuple[int, float]) -> None:
+        """A first sight runs both forms and may compile: inside a timed request it makes the time wrong."""
+        count, milliseconds = (now - then for now, then in zip(self._mount.first_sights(), before, strict=True))
+        if count and not self.settings.verify_every_step:
+            self.warnings.append(
+                f"{count} first sight(s) of fast paths fell inside a timed request, {milliseconds:.1f} ms of it; "
+                "a warm-up (--warmup) or a certificate keeps them out"
+            )
+
+    def _warn_of_approximation(self, request: GenerationRequest) -> None:
+        """What made this request's bits other than those of lossless, or that nothing did."""
+        if quality_named(request.quality) == LOSSLESS:
+            return
+        ran = list(self._mount.approximate_sites_that_ran())
+        if self.guidance_skipped_steps(request):
+            ran.append(guidance_schedule.SITE)
+        text = (
+            f"approximate sites ran: {', '.join(ran)}: these bits are not those of lossless"
+            if ran
+            else f"quality {request.quality}: no approximate site ran, so these bits are those of lossless"
+        )
+        if text not in self.warnings:
+            self.warnings.append(text)
+
     def _sites(self) -> str:
         """The diffusers backend is the reference: there, ``auto`` mounts nothing."""
         if self.backend == "diffusers" and self.settings.fastpaths == "auto":
@@ -241,15 +368,11 @@ class Session:
 
 
 def _quality_warnings(settings: SessionSettings) -> list[str]:
-    """What the chosen quality does not promise, or does not yet change."""
+    """What the chosen quality does not promise; which approximate sites ran is said after the request."""
     warnings = []
     if settings.enable_torch_compile:
         warnings.append(
             "torch.compile rounds differently from eager: these bits are not diffusers' eager bits, at any quality"
-        )
-    if settings.quality not in ("lossless", "exact"):
-        warnings.append(
-            f"no fast path of this release needs quality {settings.quality}: the bits are those of lossless"
         )
     return warnings
 
@@ -257,7 +380,7 @@ def _quality_warnings(settings: SessionSettings) -> list[str]:
 def _choose_backend(asked: str, pipe: Any) -> tuple[str, str | None]:
     if asked == "diffusers":
         return "diffusers", None
-    reason = longcat_image.reject_reason(pipe)
+    reason = native.reject_reason(pipe)
     if reason is None:
         return "native", None
     if asked == "auto":

@@ -15,6 +15,7 @@ from fuseproof.pipelines.progress import SILENT, ProgressObserver
 INPUT_VALIDATION = "InputValidationStage"
 PROMPT_REWRITE = "LongCatPromptRewriteStage"
 TEXT_ENCODING = "TextEncodingStage"
+IMAGE_VAE_ENCODING = "ImageVAEEncodingStage"
 LATENT_PREPARATION = "LatentPreparationStage"
 TIMESTEP_PREPARATION = "TimestepPreparationStage"
 DENOISING = "DenoisingStage"

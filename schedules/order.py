@@ -7,7 +7,7 @@ one-bits (ABBA BAAB BAAB ABBA ...) cancels quadratic drift over two blocks and c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -91,10 +91,13 @@ def timed_slots(cell: str, block: int, attempt: int, direction: Orientation) -> 
     )
 
 
-def first_pass(cells: Iterator[str] | tuple[str, ...], blocks: int, order: str, warmups: int) -> Iterator[PlannedSlot]:
-    """Every slot of an undisturbed campaign, in the order they run: what ``--dry-run`` lists."""
-    for cell in cells:
-        for index in range(blocks):
+def first_pass(blocks: Mapping[str, int], order: str, warmups: int) -> Iterator[PlannedSlot]:
+    """Every slot of an undisturbed campaign, in the order they run: what ``--dry-run`` lists.
+
+    ``blocks`` maps each cell to the number of its blocks, in the order of the cells.
+    """
+    for cell, count in blocks.items():
+        for index in range(count):
             direction = orientation(index, order)
             if index == 0:
                 yield from warmup_slots(cell, 1, 1, direction, warmups)

@@ -21,6 +21,8 @@ from fuseproof.schedules.contracts import parse_contract
 Primary = Literal["worker", "denoise", "client"]
 DEFAULT_PLAN = "embedded"
 PLANS_FOLDER = Path(__file__).resolve().parent / "plans"
+PLAN_DIR = "{plan_dir}"
+"""In flags: the folder of the plan file. A built-in plan keeps it, so that a campaign moves between machines."""
 
 _NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 _NAME_RULE = "a name is 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first"
@@ -38,6 +40,7 @@ def _as_fraction(value: object) -> object:
 
 
 Name = Annotated[str, Field(pattern=_NAME_PATTERN)]
+BlockCount = Annotated[int, Field(ge=1, le=1000, strict=True)]
 Fraction = Annotated[float, BeforeValidator(_as_fraction), Field(ge=0.0, lt=1.0, allow_inf_nan=False)]
 
 
@@ -89,12 +92,14 @@ class Arm(_Strict):
 class Cell(_Strict):
     """One workload: the request flags both arms share, and the contract its outputs must keep.
 
+    ``blocks`` is how many blocks it gets; None takes the plan's number.
     ``slot_s`` and ``slot_mib`` are hints for ``--dry-run``: about how long one slot takes and what it writes.
     """
 
     name: Name
     flags: str = ""
     contract: str = "exact"
+    blocks: BlockCount | None = None
     slot_s: Annotated[float, Field(gt=0, le=7 * 86400, allow_inf_nan=False)] | None = None
     slot_mib: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] | None = None
 
@@ -128,7 +133,7 @@ class Plan(_Strict):
     title: str = ""
     arms: Arms
     cells: Annotated[tuple[Cell, ...], Field(min_length=1)]
-    blocks: Annotated[int, Field(ge=1, le=1000, strict=True)] = 2
+    blocks: BlockCount = 2
     order: Literal["mirrored", "ABBA"] = "mirrored"
     primary: Primary = "worker"
     min_effect: Fraction = 0.01
@@ -151,6 +156,10 @@ class Plan(_Strict):
             if cell.name == name:
                 return cell
         raise FuseproofError(f"the plan {self.name!r} has no cell {name!r}")
+
+    def blocks_of(self, name: str) -> int:
+        """How many blocks the cell called ``name`` gets."""
+        return self.cell(name).blocks or self.blocks
 
     def arm(self, letter: str) -> Arm:
         """The arm of a letter: A is the baseline, B the candidate."""
@@ -181,7 +190,12 @@ def load_plan(name_or_path: str | Path) -> Plan:
             f"plan {text!r} is neither built in ({', '.join(built_in_plans())}) nor the path of a .toml file",
             next_step="name a built-in plan, or give the path of a plan file.",
         )
-    return _read_plan(path)
+    return _read_plan(path, path.resolve().parent)
+
+
+def with_plan_dir(word: str, folder: Path) -> str:
+    """One word of a command line, with ``{plan_dir}`` replaced by ``folder``."""
+    return word.replace(PLAN_DIR, str(folder))
 
 
 def plan_from(values: Mapping[str, Any], source: str) -> Plan:
@@ -198,7 +212,8 @@ def plan_from(values: Mapping[str, Any], source: str) -> Plan:
 PLAN_ADVICE = "docs/plan.md shows a complete plan and every key."
 
 
-def _read_plan(path: Path) -> Plan:
+def _read_plan(path: Path, plan_dir: Path | None = None) -> Plan:
+    """Read a plan file; its ``{plan_dir}`` becomes ``plan_dir``, or stays where that is None."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -209,7 +224,20 @@ def _read_plan(path: Path) -> Plan:
     except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError, and so is an endless integer
         cause = "it is nested too deeply" if isinstance(error, RecursionError) else str(error).split(";")[0]
         raise UsageError(f"plan file {path} is not valid TOML: {cause}", next_step=PLAN_ADVICE) from error
-    return plan_from(values, f"plan file {path}")
+    plan = plan_from(values, f"plan file {path}")
+    return plan if plan_dir is None else _located(plan, plan_dir)
+
+
+def _located(plan: Plan, plan_dir: Path) -> Plan:
+    def flags(text: str) -> str:
+        return shlex.join(with_plan_dir(word, plan_dir) for word in shlex.split(text)) if PLAN_DIR in text else text
+
+    arms = {
+        role: arm.model_copy(update={"flags": flags(arm.flags)})
+        for role, arm in (("baseline", plan.arms.baseline), ("candidate", plan.arms.candidate))
+    }
+    cells = tuple(cell.model_copy(update={"flags": flags(cell.flags)}) for cell in plan.cells)
+    return plan.model_copy(update={"arms": plan.arms.model_copy(update=arms), "cells": cells})
 
 
 def _first_problem(error: ValidationError) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from fuseproof.harness.analysis.runs import ARM_WORDS, ARMS, CellRuns, Run
@@ -15,18 +16,37 @@ if TYPE_CHECKING:
     from fuseproof.harness.analysis.campaign import CampaignAnalysis
 
 EMBEDDED = "embedded:"
-DUMMY_WEIGHTS = "embedded model: random dummy weights; says nothing about quality"
+DUMMY_FLAG = re.compile(r"--load-format[ =]dummy\b")
+DUMMY_WEIGHTS = "dummy weights: seeded random, not a trained model; says nothing about quality"
+EMBEDDED_WEIGHTS = "embedded model: random dummy weights; says nothing about quality"
+NO_QUALITY_EVIDENCE = "not quality evidence: random weights"
 SMALLEST_SHARE_NAMED = 0.01
 MOST_NAMED = 3
 
 
 def dummy_weights_text(analysis: CampaignAnalysis) -> str | None:
-    """That the pictures mean nothing, where a cell ran the embedded model; names the cells if only some did."""
-    cells = [cell.name for cell in analysis.cells if _runs_embedded_model(cell.runs)]
+    """That the pictures mean nothing, where a cell ran on random weights; names the cells if only some did."""
+    found = [
+        _weights_text(analysis, DUMMY_WEIGHTS, _makes_dummy_weights),
+        _weights_text(analysis, EMBEDDED_WEIGHTS, _runs_embedded_model),
+    ]
+    return "; ".join(text for text in found if text) or None
+
+
+def _weights_text(analysis: CampaignAnalysis, text: str, is_concerned: Callable[[CellRuns], bool]) -> str | None:
+    cells = [cell.name for cell in analysis.cells if is_concerned(cell.runs)]
     if not cells:
         return None
     where = "" if len(cells) == len(analysis.cells) else f"{', '.join(cells[:MOST_NAMED])}: "
-    return f"{where}{DUMMY_WEIGHTS}"
+    return f"{where}{text}"
+
+
+def _makes_dummy_weights(runs: CellRuns) -> bool:
+    """Whether a run was made with ``--load-format dummy``."""
+    dumps = [run.dump for run in runs.runs if run.dump is not None]
+    if not dumps:
+        return DUMMY_FLAG.search(runs.cell.flags) is not None
+    return any(dump.config.get("load_format") == "dummy" for dump in dumps)
 
 
 def _runs_embedded_model(runs: CellRuns) -> bool:
@@ -36,6 +56,15 @@ def _runs_embedded_model(runs: CellRuns) -> bool:
     return any(
         (dump.model or "").startswith(EMBEDDED) or dump.config.get("model_source") == "embedded" for dump in dumps
     )
+
+
+def no_quality_evidence_text(runs: CellRuns) -> str | None:
+    """Why SSIM, PSNR and a close contract say nothing here: they are asked of weights that are no trained model's."""
+    qualities = {run.dump.config.get("quality") for run in runs.runs if run.dump is not None}
+    is_about_quality = runs.cell.contract.startswith("close") or bool(qualities - {None, "lossless", "exact"})
+    if is_about_quality and (_makes_dummy_weights(runs) or _runs_embedded_model(runs)):
+        return NO_QUALITY_EVIDENCE
+    return None
 
 
 def unmeasured_contention_text(analysis: CampaignAnalysis) -> str | None:

@@ -3,7 +3,9 @@
 Runs are compared with :mod:`fuseproof.harness.perf.work`, every run with the first of its arm and the first candidate
 with the first baseline. What is asked of the model (prompt, size, steps, seed, model, guidance, warm-up, timers) must
 always agree. How it is computed (dtype, backend, compile, attention, device) must agree too, unless the arms' own flags
-name the setting: then the difference is the experiment, and it is shown as declared.
+name the setting: then the difference is the experiment, and it is shown as declared. Quality may skip guidance
+branches, which is fewer transformer calls for the same request: where the arms name quality, exactly that many are
+declared too.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Any
 
 from fuseproof.harness.analysis.runs import ARM_WORDS, ARMS, CellRuns, Run
 from fuseproof.harness.campaign.records import SlotRecord
+from fuseproof.harness.perf import graphs
 from fuseproof.harness.perf.dump import PerfDump
 from fuseproof.harness.perf.work import Difference, check_equal_work
 from fuseproof.harness.statistics.reasons import Reason
@@ -28,7 +31,9 @@ SETTINGS = {
     "device": "device",
     "attention_backend": "attention_backend",
     "enable_torch_compile": "enable_torch_compile",
+    graphs.FLAG: graphs.FLAG,
     "quality": "quality",
+    "guidance_skipped_steps": "quality",
     "num_gpus": "num_gpus",
     "tp_size": "tp_size",
 }
@@ -38,6 +43,7 @@ IDENTITY = frozenset({"model_sha256", "model_source", "family"})
 """What was run, besides what :mod:`fuseproof.harness.perf.work` counts as work."""
 
 SPEED_FIELD = "excessive speed-up"
+TRANSFORMER_WORK = frozenset({"transformer calls", "transformer tokens"})
 IGNORED_NOTES = frozenset({"outputs", "commit", "prompt_path", "fastpaths", "gate"})
 """Shown elsewhere in the report: output check, commits, fast paths."""
 
@@ -86,7 +92,9 @@ def check_cell_work(cell: CellRuns, plan: Plan) -> EqualWork:
                 continue
             flag = SETTINGS.get(difference.field)
             text = f"{where}{difference}"
-            if difference.kind != "note" or difference.field in IDENTITY or (flag and not is_across_arms):
+            if difference.field in TRANSFORMER_WORK and is_across_arms and "quality" in named and _skip(first, other):
+                declared.add(f"{text} (guidance branches that quality skips)")
+            elif difference.kind != "note" or difference.field in IDENTITY or (flag and not is_across_arms):
                 differences.add(text)
             elif flag:
                 (declared if flag in named else differences).add(text)
@@ -104,7 +112,7 @@ def check_cell_work(cell: CellRuns, plan: Plan) -> EqualWork:
 
 
 def broken_promises(cell: CellRuns) -> tuple[Reason, ...]:
-    """Runs that did not do what they were asked: a backend that fell back, graphs that were never captured."""
+    """Runs that did not do what they were asked: a backend that fell back, graphs that did not answer its requests."""
     found = []
     for run in cell.runs:
         if run.dump is None:
@@ -114,10 +122,10 @@ def broken_promises(cell: CellRuns) -> tuple[Reason, ...]:
         if fallback:
             step = "Repair the requested backend, or ask for the other one by name in both arms."
             found.append(Reason("FALLBACK", f"{name} fell back: {fallback}", step))
-        if _asked_for_graphs(run.dump.config) and not run.dump.graphs.get("captured"):
-            why = run.dump.graphs.get("reason") or "no reason recorded"
-            detail = f"{name} asked for CUDA graphs and captured none ({why})"
-            found.append(Reason("MISSING_GRAPH", detail, "Ask for graphs only where they can be captured."))
+        missing = graphs.graph_shortfall(run.dump.config, run.dump.graphs, run.dump.requests)
+        if missing:
+            detail = f"{name} asked for CUDA graphs: {missing}"
+            found.append(Reason("MISSING_GRAPH", detail, graphs.NEXT_STEP))
     return tuple(found)
 
 
@@ -163,6 +171,31 @@ def _dump_differences(first: Run, other: Run, unchecked: _Texts) -> Sequence[Dif
         if field != "commit":
             unchecked.add(field.replace("_", " "))
     return check.differences
+
+
+def _skip(first: Run, other: Run) -> bool:
+    """Whether their transformer work differs by the skipped guidance branches, and by nothing else."""
+    if first.dump is None or other.dump is None:
+        return False
+    mine, theirs = (_guided_work(run.dump) for run in (first, other) if run.dump is not None)
+    return bool(mine) and mine == theirs
+
+
+def _guided_work(dump: PerfDump) -> list[tuple[int, float]]:
+    """For each request: transformer calls, skipped ones counted in, and tokens a call; empty if not recorded."""
+    skipped = dump.config.get("guidance_skipped_steps")
+    found = []
+    for request in dump.requests:
+        work = request.get("work")
+        calls, tokens = (
+            (work.get("transformer_calls"), work.get("transformer_tokens"))
+            if isinstance(work, Mapping)
+            else (None, None)
+        )
+        if not (isinstance(skipped, list) and isinstance(calls, int) and isinstance(tokens, int) and calls > 0):
+            return []
+        found.append((calls + len(skipped), tokens / calls))
+    return found
 
 
 def _record_differences(before: SlotRecord, after: SlotRecord, known: set[str]) -> Iterable[str]:
@@ -213,7 +246,3 @@ def _fallback(config: Mapping[str, Any], environment: Mapping[str, Any]) -> str 
     if used is not None and requested not in (None, "auto", used):
         return f"{requested} was requested, {used} ran"
     return None
-
-
-def _asked_for_graphs(config: Mapping[str, Any]) -> bool:
-    return bool(config.get("enable_breakable_cuda_graph"))

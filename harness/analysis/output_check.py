@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
+from fuseproof.harness.analysis.caveats import no_quality_evidence_text
 from fuseproof.harness.analysis.output_pairs import ComparedPair, compare_pairs
 from fuseproof.harness.analysis.runs import ARM_WORDS, ARMS, CellRuns, Run
 from fuseproof.harness.campaign.records import SlotOutput
@@ -76,6 +77,8 @@ class OutputCheck:
     warnings: tuple[Reason, ...]
     hashes: tuple[str, ...]
     """The first baseline run's hash of every request, at the deciding level."""
+    no_evidence: str | None = None
+    """Why closeness says nothing about quality here."""
 
     @property
     def keeps_contract(self) -> bool:
@@ -100,6 +103,7 @@ class OutputCheck:
             "keeps_contract": self.keeps_contract,
             "warnings": [asdict(warning) for warning in self.warnings],
             "hashes": list(self.hashes),
+            "no_evidence": self.no_evidence,
         }
 
 
@@ -130,6 +134,7 @@ def check_outputs(cell: CellRuns, directory: Path) -> OutputCheck:
         violations=(*_violations(cell, contract, levels, determinism, pairs), *degenerate),
         warnings=_nondeterminism(determinism),
         hashes=tuple(_hash(output, decisive.level) for output in cell.of_arm("A")[0].record.outputs),
+        no_evidence=no_quality_evidence_text(cell),
     )
 
 

@@ -20,7 +20,9 @@ from fuseproof.schedules.plan import Cell
 
 ARMS: tuple[ArmLetter, ArmLetter] = ("A", "B")
 ARM_WORDS = {"A": "baseline", "B": "candidate"}
-VOIDING_CODES = frozenset({"FALLBACK", "MISSING_GRAPH", "GRAPHS", "UNEQUAL_WORK", "HW_SLOWDOWN"}) | DOUBTED_CODES
+VOIDING_CODES = (
+    frozenset({"FALLBACK", "INVALID_RUN", "MISSING_GRAPH", "GRAPHS", "UNEQUAL_WORK", "HW_SLOWDOWN"}) | DOUBTED_CODES
+)
 """Reasons that void a measurement (exit 6); every other reason of an invalid slot is a failure of its arm (exit 1)."""
 
 
@@ -113,7 +115,7 @@ def read_cell(
     slots = [_examined(campaign, slot, dumps, copies or {}) for slot in slots]
     latest = {block.block: block for block in _complete(slots)}
     chosen = [block for number, block in latest.items() if not only or number in only]
-    planned = max(campaign.plan.blocks, *latest, 0)
+    planned = max(campaign.plan.blocks_of(cell.name), *latest, 0)
     wanted = [number for number in range(1, planned + 1) if not only or number in only]
     return CellRuns(
         cell=cell,

@@ -136,11 +136,16 @@ def outputs_line(outputs: OutputCheck) -> str:
     if outputs.degenerate:
         parts.append(f"proves nothing: {outputs.degenerate[0]}")
     if outputs.keeps_contract:
-        parts.append(f"contract {outputs.contract} holds")
+        parts.append(f"contract {outputs.contract} holds{evidence_text(outputs)}")
     else:
         more = f" (and {len(outputs.violations) - 1} more)" if len(outputs.violations) > 1 else ""
-        parts.append(f"contract {outputs.contract} is not met: {outputs.violations[0]}{more}")
+        parts.append(f"contract {outputs.contract} is not met: {outputs.violations[0]}{more}{evidence_text(outputs)}")
     return f"Outputs: {'; '.join(parts)}."
+
+
+def evidence_text(outputs: OutputCheck) -> str:
+    """`` (not quality evidence: ...)`` behind a contract, where closeness says nothing about quality."""
+    return f" ({outputs.no_evidence})" if outputs.no_evidence else ""
 
 
 def equality_text(outputs: OutputCheck) -> str:

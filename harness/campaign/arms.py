@@ -19,7 +19,7 @@ from pathlib import Path
 from fuseproof.errors import UsageError
 from fuseproof.harness.machine.redaction import REDACTED, redact
 from fuseproof.harness.machine.usage import usable_cores
-from fuseproof.schedules.plan import Arm, Cell, Plan
+from fuseproof.schedules.plan import PLANS_FOLDER, Arm, Cell, Plan, with_plan_dir
 
 PLACEHOLDERS = ("perf_dump", "output_dir")
 
@@ -52,7 +52,8 @@ def slot_command(arm: Arm, cell: Cell, perf_dump: Path, output_dir: Path) -> Slo
 def generate_words(arm: Arm, cell: Cell, perf_dump: Path, output_dir: Path) -> tuple[str, ...]:
     """Every argument of a flags arm's ``fuseproof generate``: the cell's flags, its own, and where results belong."""
     words = [*shlex.split(cell.flags), *shlex.split(arm.flags)]
-    return (*map(_expanded, words), "--perf-dump-path", str(perf_dump), "--output-path", str(output_dir))
+    located = (with_plan_dir(word, PLANS_FOLDER) for word in words)
+    return (*map(_expanded, located), "--perf-dump-path", str(perf_dump), "--output-path", str(output_dir))
 
 
 def filled_template(arm: Arm, perf_dump: str, output_dir: str) -> tuple[str, ...]:

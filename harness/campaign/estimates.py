@@ -57,7 +57,8 @@ def dry_run(plan: Plan, directory: Path) -> DryRun:
     """Plan every slot of ``plan`` in ``directory`` without touching it."""
     cells = {cell.name: cell for cell in plan.cells}
     slots = []
-    for slot in first_pass(tuple(cells), plan.blocks, plan.order, plan.warmup_slots):
+    blocks = {name: plan.blocks_of(name) for name in cells}
+    for slot in first_pass(blocks, plan.order, plan.warmup_slots):
         folder = directory / "slots" / slot.id
         command = slot_command(plan.arm(slot.arm), cells[slot.cell], folder / PERF_FILE, folder / OUTPUTS_FOLDER)
         slots.append((slot, command))

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fuseproof.errors import FuseproofError, UsageError
+from fuseproof.errors import FuseproofError, InvalidMeasurementError, UsageError
 from fuseproof.harness.campaign.foreign import ForeignValueError, clean_text, count, kept
 from fuseproof.harness.campaign.processes import ProcessEnd
 from fuseproof.harness.campaign.records import SlotMemory, SlotOutput, SlotTimes
@@ -63,7 +63,8 @@ class Evidence:
 def check_ending(end: ProcessEnd, log_text: str, timeout_s: float, *, is_generate: bool = False) -> None:
     """Raise :class:`EvidenceError` unless the process ended by itself with status 0.
 
-    ``is_generate``: the process is ``fuseproof generate``, whose status 2 says that its flags are wrong.
+    ``is_generate``: the process is ``fuseproof generate``, whose status 2 says that its flags are wrong, and whose
+    status 6 that what it measured proves nothing.
     """
     if end.ending == "interrupted":
         raise EvidenceError("INTERRUPTED", "the campaign was interrupted while this slot ran")
@@ -71,6 +72,9 @@ def check_ending(end: ProcessEnd, log_text: str, timeout_s: float, *, is_generat
         raise EvidenceError("TIMEOUT", f"it did not end within {timeout_s:g} s and was killed with its process group")
     if end.returncode == 0:
         return
+    if is_generate and end.returncode == InvalidMeasurementError.exit_code:
+        words = _exit_words(end.returncode)
+        raise EvidenceError("INVALID_RUN", f"generate called its own measurement invalid ({words})")
     if _OUT_OF_MEMORY.search(log_text) or (end.returncode == -signal.SIGKILL and end.oom_kills):
         raise EvidenceError("OOM", f"it ran out of memory ({_exit_words(end.returncode)})")
     if end.returncode < 0:

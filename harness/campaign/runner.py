@@ -106,7 +106,7 @@ class CampaignRunner:
 
     def _run_cell(self, cell: Cell) -> SlotRecord | None:
         """Run a cell's missing blocks in order; the slot that ended the cell, or None when it is complete."""
-        for block in range(1, self.campaign.plan.blocks + 1):
+        for block in range(1, self.campaign.plan.blocks_of(cell.name) + 1):
             if self.campaign.has_complete_block(cell.name, block):
                 continue
             failure = self._run_block(cell, block)

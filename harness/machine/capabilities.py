@@ -18,6 +18,7 @@ COMMAND_LIBRARIES: dict[str, tuple[str, ...]] = {
     "compare-perf": (*_STATISTICS_LIBRARIES, "rich"),
     "compare-media": (*_MEDIA_LIBRARIES, "rich"),
     "report": _REPORT_LIBRARIES,
+    "fastpaths": (*_MODEL_LIBRARIES, "platformdirs"),
     "models": _MODEL_LIBRARIES,
     "doctor": ("psutil",),
 }
@@ -39,6 +40,8 @@ def command_capabilities(facts: MachineFacts) -> list[Capability]:
 
 def _command(facts: MachineFacts, name: str, libraries: tuple[str, ...]) -> Capability:
     missing = _missing(facts, libraries)
+    if name == "fastpaths" and missing:
+        return Capability(name, True, f"explain only; the rest needs {', '.join(missing)}")
     if name == "models" and missing:
         return Capability(name, True, f"list and show only; make-tiny needs {', '.join(missing)}")
     if missing:

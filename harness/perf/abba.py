@@ -7,10 +7,11 @@ wrong order, an arm that is two programs, and one run that poses as two.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fuseproof.harness.perf import graphs
 from fuseproof.harness.perf.blocks import METRICS, AbbaBlock, seconds_of
 from fuseproof.harness.perf.dump import PerfDump
 from fuseproof.harness.perf.memory import MemoryClaim, memory_claim, request_peaks_gib, same_arm_spread_gib
@@ -78,7 +79,7 @@ def compare_blocks(
     Unequal work is INVALID; with ``is_forced`` its numbers are shown and no direction is concluded.
     """
     checks = _work_checks(blocks)
-    obstacles = (*_unequal_work(checks), *slot_order_obstacles(blocks))
+    obstacles = (*_unequal_work(checks), *_missing_graphs(blocks), *slot_order_obstacles(blocks))
     warnings, arms_differ = _warnings(blocks, checks), _arms_differ(blocks)
     if obstacles and not is_forced:
         verdicts = {PRIMARY: invalid(*obstacles)}
@@ -149,6 +150,14 @@ def _unequal_work(checks: Sequence[WorkCheck]) -> tuple[Reason, ...]:
         return ()
     detail = "; ".join(details[:4]) + (f"; and {len(details) - 4} more" if len(details) > 4 else "")
     return (Reason("UNEQUAL_WORK", detail, "Measure both arms with the same request and the same warm-up."),)
+
+
+def _missing_graphs(blocks: Sequence[AbbaBlock]) -> Iterator[Reason]:
+    for block in blocks:
+        for label, dump in zip(block.labels, block.dumps, strict=True):
+            missing = graphs.graph_shortfall(dump.config, dump.graphs, dump.requests)
+            if missing:
+                yield Reason("MISSING_GRAPH", f"{label} asked for CUDA graphs: {missing}", graphs.NEXT_STEP)
 
 
 def _warnings(blocks: Sequence[AbbaBlock], checks: Sequence[WorkCheck]) -> tuple[Reason, ...]:

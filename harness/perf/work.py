@@ -33,6 +33,8 @@ WORK_FLAGS = (
     "enable_prompt_rewrite",
     "image_sha256",
     "resolved_revision",
+    "load_format",
+    "weights",
 )
 MEASUREMENT_FLAGS = (
     "timer",
@@ -42,6 +44,7 @@ MEASUREMENT_FLAGS = (
     "warmup_resolutions",
     "warmup_num_frames",
     "warmup_sampling_params",
+    "verify_every_step",
 )
 DECIDED_BY_THE_MODEL = ("width", "height", "num_frames", "num_inference_steps", "guidance_scale")
 """Flags whose null means "the model's default, not written down", which cannot be compared."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fuseproof.harness.analysis.campaign import CampaignAnalysis, CellAnalysis
 from fuseproof.harness.analysis.output_check import LevelCount, OutputCheck
 from fuseproof.harness.analysis.runs import ARMS
-from fuseproof.harness.analysis.sentences import pair_text, reason_text
+from fuseproof.harness.analysis.sentences import evidence_text, pair_text, reason_text
 from fuseproof.harness.number_format import count
 from fuseproof.harness.report.document import (
     Code,
@@ -84,7 +84,10 @@ def _row(cell: CellAnalysis) -> tuple[Text, ...]:
 def _contract_text(outputs: OutputCheck) -> Text:
     if outputs.degenerate:
         return Strong(f"{outputs.contract}: PROVES NOTHING")
-    return f"{outputs.contract}: holds" if outputs.keeps_contract else Strong(f"{outputs.contract}: NOT MET")
+    evidence = evidence_text(outputs)
+    if outputs.keeps_contract:
+        return f"{outputs.contract}: holds{evidence}"
+    return Strong(f"{outputs.contract}: NOT MET{evidence}")
 
 
 def _level_text(found: LevelCount | None) -> str:

@@ -14,7 +14,7 @@ from fuseproof.harness.report.document import Bullets, Code, Paragraph, Part, Se
 from fuseproof.harness.report.layout import Layout
 from fuseproof.harness.report.reproduce import assignments
 from fuseproof.harness.statistics.verdict import Word
-from fuseproof.schedules.plan import Arm
+from fuseproof.schedules.plan import Arm, Plan
 
 NOTABLE_FIRST = (Word.INVALID, Word.SLOWER, Word.INCONCLUSIVE, Word.FASTER, Word.SAME)
 MOST_SUMMARY_CELLS = 3
@@ -28,6 +28,7 @@ REQUEST_KEYS = (
     ("num_frames", "frames"),
 )
 RUN_KEYS = (
+    ("quality", "quality"),
     ("backend_used", "backend"),
     ("dtype", "dtype"),
     ("device", "device"),
@@ -193,6 +194,13 @@ def _threads(analysis: CampaignAnalysis) -> str:
     return f"; OMP_NUM_THREADS {threads}" if threads else ""
 
 
+def _planned_blocks(plan: Plan) -> str:
+    numbers = {cell.name: plan.blocks_of(cell.name) for cell in plan.cells}
+    if len(set(numbers.values())) == 1:
+        return count(next(iter(numbers.values())), "planned block")
+    return "planned blocks " + ", ".join(f"{name} {number}" for name, number in numbers.items())
+
+
 def _protocol(analysis: CampaignAnalysis) -> Text:
     plan = analysis.plan
     orders = list(dict.fromkeys(" ".join(b.orientation for b in cell.runs.blocks) for cell in analysis.cells))
@@ -201,7 +209,7 @@ def _protocol(analysis: CampaignAnalysis) -> Text:
     if len(ran) > 60:
         ran = f"{plan.order} order"
     return (
-        f"Protocol: a fresh process for every run, {count(plan.blocks, 'planned block')} ({ran}), {warmups}; load and "
+        f"Protocol: a fresh process for every run, {_planned_blocks(plan)} ({ran}), {warmups}; load and "
         f"warm-up are outside the timers{_threads(analysis)}; primary timer {plan.primary}, minimum effect "
         f"{100 * plan.min_effect:g} %, fuseproof {analysis.campaign.fuseproof_version}."
     )

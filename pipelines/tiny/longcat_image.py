@@ -63,19 +63,20 @@ def build(folder: Path) -> None:
 
     # The constructors draw throw-away weights from torch's global generator; the caller's state must not notice.
     with torch.random.fork_rng(devices=[]):
-        tokenizer = _tokenizer()
+        tokenizer = byte_level_tokenizer()
         pipeline = LongCatImagePipeline(
-            scheduler=_scheduler(),
-            vae=_vae(),
-            text_encoder=_text_encoder(tokenizer),
+            scheduler=dynamic_scheduler(),
+            vae=small_vae(),
+            text_encoder=small_text_encoder(tokenizer),
             tokenizer=tokenizer,
             text_processor=None,
-            transformer=_transformer(),
+            transformer=small_transformer(),
         )
     pipeline.save_pretrained(folder)
 
 
-def _scheduler() -> Any:
+def dynamic_scheduler() -> Any:
+    """FLUX's flow-matching Euler scheduler, shifted by the number of image tokens."""
     from diffusers import FlowMatchEulerDiscreteScheduler
 
     return FlowMatchEulerDiscreteScheduler(
@@ -89,7 +90,7 @@ def _scheduler() -> Any:
     )
 
 
-def _tokenizer() -> Any:
+def byte_level_tokenizer() -> Any:
     """A byte-level Qwen2 tokenizer without merges: one token a byte, and the chat tokens."""
     from tokenizers.pre_tokenizers import ByteLevel
     from transformers import Qwen2Tokenizer
@@ -102,7 +103,8 @@ def _tokenizer() -> Any:
     return tokenizer
 
 
-def _text_encoder(tokenizer: Any) -> Any:
+def small_text_encoder(tokenizer: Any) -> Any:
+    """Two layers of 64 channels, and a vision tower of one layer."""
     from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
     token = tokenizer.convert_tokens_to_ids
@@ -141,7 +143,8 @@ def _text_encoder(tokenizer: Any) -> Any:
     return model
 
 
-def _transformer() -> Any:
+def small_transformer() -> Any:
+    """Two joint and four single blocks with the released rotary axes."""
     from diffusers import LongCatImageTransformer2DModel
 
     model = LongCatImageTransformer2DModel(
@@ -154,15 +157,21 @@ def _transformer() -> Any:
         pooled_projection_dim=TEXT_HIDDEN_SIZE,
         axes_dims_rope=[16, 56, 56],
     ).eval()
-    fill_model(model, "transformer", _transformer_gain)
-    with torch.no_grad():
-        embedding = model.x_embedder.weight  # [hidden, channels]; embeddingᵀ embedding is about hidden / channels
-        hidden_size, channels = embedding.shape
-        model.proj_out.weight.add_(embedding.T * (NOISE_REMOVAL_GAIN * channels / hidden_size))
+    fill_model(model, "transformer", transformer_gain)
+    point_velocity_along_latents(model)
     return model
 
 
-def _transformer_gain(name: str) -> float:
+@torch.no_grad()
+def point_velocity_along_latents(model: Any) -> None:
+    """Add the transposed input embedding to the output projection, so that the velocity carries the noise away."""
+    embedding = model.x_embedder.weight  # [hidden, channels]; embeddingᵀ embedding is about hidden / channels
+    hidden_size, channels = embedding.shape
+    model.proj_out.weight.add_(embedding.T * (NOISE_REMOVAL_GAIN * channels / hidden_size))
+
+
+def transformer_gain(name: str) -> float:
+    """The factor on the spread of one transformer parameter."""
     if name.startswith("context_embedder."):
         return CONTEXT_EMBEDDER_GAIN
     if any(layer in name for layer in QUERY_KEY_LAYERS):
@@ -171,7 +180,8 @@ def _transformer_gain(name: str) -> float:
     return ADA_LAYER_NORM_GAIN if is_ada_layer_norm else 1.0
 
 
-def _vae() -> Any:
+def small_vae() -> Any:
+    """Encoder and decoder with the released latent channels and scale."""
     from diffusers import AutoencoderKL
 
     stages = len(VAE_WIDTHS)
@@ -190,5 +200,10 @@ def _vae() -> Any:
         shift_factor=0.1159,
         sample_size=256,
     ).eval()
-    fill_model(model, "vae", lambda name: PIXEL_GAIN if name == "decoder.conv_out.weight" else 1.0)
+    fill_model(model, "vae", vae_gain)
     return model
+
+
+def vae_gain(name: str) -> float:
+    """The factor on the spread of one VAE parameter: pixels stay inside 0..1, hardly clipped."""
+    return PIXEL_GAIN if name == "decoder.conv_out.weight" else 1.0

@@ -40,5 +40,5 @@ def desk(real_models: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
     from fuseproof.cli import generation
 
     monkeypatch.setattr(generation, "resolve_model", resolve)
-    monkeypatch.setattr(generation, "check_checkpoint", lambda folder: Checkpoint(folder, LONGCAT_IMAGE, {}, {}))
+    monkeypatch.setattr(generation, "check_checkpoint", lambda folder, *_: Checkpoint(folder, LONGCAT_IMAGE, {}, {}))
     return real_models

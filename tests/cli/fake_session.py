@@ -39,6 +39,7 @@ class FakeSession:
 
     outcomes: dict[int, Any] = field(default_factory=dict)
     opened_with: Any = None
+    dummy_family: Any = None
     warmups: list[tuple[Any, int | None]] = field(default_factory=list)
     requests: list[Any] = field(default_factory=list)
     is_closed: bool = False
@@ -47,6 +48,7 @@ class FakeSession:
     device: str = "cpu"
     dtype: str = "float32"
     warnings: list[str] = field(default_factory=list)
+    graphs: dict[str, Any] = field(default_factory=lambda: {"captured": 0})
     load_ms: float = 500.0
     warmup_ms: float = 0.0
     compile_ms: float = 0.0
@@ -80,7 +82,7 @@ class FakeSession:
         return {"requested": "auto", "quality": "lossless", "gate": "enforce", "sites": {"rotary": site}}
 
     def graphs_report(self) -> dict[str, Any]:
-        return {"captured": 0}
+        return self.graphs
 
     def environment(self) -> dict[str, Any]:
         return {"device": self.device}
@@ -103,6 +105,11 @@ def install(monkeypatch: pytest.MonkeyPatch) -> FakeSession:
         @staticmethod
         def open(model: Any, checkpoint: Any, settings: Any, observer: Any) -> FakeSession:
             session.opened_with = settings
+            return session
+
+        @staticmethod
+        def open_dummy(family: Any, settings: Any, observer: Any) -> FakeSession:
+            session.opened_with, session.dummy_family = settings, family
             return session
 
     class Settings:

@@ -170,6 +170,7 @@ def test_settings_reach_the_session(desk: Desk) -> None:
         "gate": "observe",
         "quality": "lossless",
         "enable_torch_compile": False,
+        "enable_breakable_cuda_graph": False,
         "enable_prompt_rewrite": False,
     }
     assert expected == vars(desk.session.opened_with)
@@ -335,12 +336,12 @@ def model_folder(folder: Path, index: str | None = None) -> Path:
         (None, {}, "text_encoder/model.safetensors is missing"),
         ("{", {}, "model_index.json"),
         (
-            '{"_class_name": "LongCatImageEditPipeline"}',
+            '{"_class_name": "ErnieImagePipeline"}',
             {},
-            "LongCat-Image-Edit (LongCatImageEditPipeline) is not supp",
+            "ERNIE-Image (ErnieImagePipeline) is not supported yet",
         ),
     ],
-    ids=["lfs-pointer", "missing-shard", "no-weights", "bad-json", "edit-pipeline"],
+    ids=["lfs-pointer", "missing-shard", "no-weights", "bad-json", "later-pipeline"],
 )
 def test_a_broken_model_folder_is_a_sentence(
     real_models: Desk, index: str | None, weights: dict[str, str], said: str
@@ -358,8 +359,6 @@ def test_a_broken_model_folder_is_a_sentence(
 @pytest.mark.parametrize(
     "model_id",
     [
-        "meituan-longcat/LongCat-Image-Edit",
-        "meituan-longcat/LongCat-Image-Edit-Turbo",
         "Rabinovich/LongLive-2.0-5B-Diffusers",
         "baidu/ERNIE-Image-Turbo",
     ],

@@ -160,10 +160,15 @@ def test_published_sglang_commands_parse(command: str, expected: dict[str, Any])
     assert expected == {name: getattr(options, name) for name in expected}
 
 
+def test_the_published_graph_variant_parses() -> None:
+    options = parse(*shlex.split(LONGCAT_IMAGE + "--enable-breakable-cuda-graph --warmup-resolutions 1024x1024"))
+    assert WarmupPlan("request", 1, ((1024, 1024),)) == options.warmup_plan
+    assert options.enable_breakable_cuda_graph is True
+
+
 @pytest.mark.parametrize(
     ("extra", "named"),
     [
-        ("--enable-breakable-cuda-graph --warmup-resolutions 1024x1024", "--enable-breakable-cuda-graph"),
         ("--profile --num-profiled-timesteps 3", "--profile"),
         ("--profile --profile-all-stages", "--profile"),
     ],
@@ -194,6 +199,8 @@ def test_boolean_forms(arguments: list[str], expected: bool) -> None:
     [
         ([], "model_path", "embedded:longcat-image"),
         ([], "seed", 42),
+        ([], "load_format", "auto"),
+        (["--load-format", "dummy", "--model-path", "longcat-image"], "load_format", "dummy"),
         ([], "backend", "native"),
         ([], "effective_fastpaths", "auto"),
         (["--backend", "diffusers"], "effective_fastpaths", "off"),
@@ -233,6 +240,8 @@ def test_values(arguments: list[str], field: str, expected: Any) -> None:
         (["--warmup-steps=full"], WarmupPlan("request", None, ())),
         (["--enable-torch-compile"], WarmupPlan("request", 1, ())),
         (["--warmup-num-frames=1"], WarmupPlan("request", 1, ())),
+        (["--enable-breakable-cuda-graph"], WarmupPlan("request", 1, ())),
+        (["--enable-breakable-cuda-graph", "--warmup-mode=server"], WarmupPlan("server", 1, ())),
         (
             ["--warmup-resolutions", "64x64,128X96", "--warmup-resolutions", "32x32 16x16"],
             WarmupPlan("request", 1, ((64, 64), (128, 96), (32, 32), (16, 16))),
@@ -247,12 +256,21 @@ def test_warmup_plan(arguments: list[str], expected: WarmupPlan) -> None:
     ("arguments", "said"),
     [
         (["--num-gpus=2"], "--num-gpus is 2"),
+        (["--load-format=dummy"], "--model-path embedded:longcat-image is a checkpoint of its own"),
+        (["--load-format=dummy", "--model-path=longcat-image", "--revision=v1"], "--revision v1 cannot be used"),
+        (
+            ["--load-format=dummy", "--model-path=longcat-image", "--enable-prompt-rewrite"],
+            "--enable-prompt-rewrite cannot be used with --load-format dummy",
+        ),
         (["--tp-size=4"], "--tp-size is 4"),
         (["--enable-cfg-parallel"], "--enable-cfg-parallel is true"),
         (["--profile"], "--profile is not in this release"),
         (["--num-profiled-timesteps=3"], "--num-profiled-timesteps is not in this release"),
         (["--enable-breakable-cuda-graph", "--device=cpu"], "cannot work on a CPU"),
-        (["--enable-breakable-cuda-graph"], "not in this release"),
+        (["--enable-breakable-cuda-graph", "--enable-torch-compile"], "cannot be combined: each takes over"),
+        (["--enable-breakable-cuda-graph", "--gate=observe"], "--gate observe cannot be combined"),
+        (["--enable-breakable-cuda-graph", "--warmup-mode=off"], "every timed request would miss"),
+        (["--enable-breakable-cuda-graph", "--warmup=false"], "every timed request would miss"),
         (["--performance-mode=speed"], "--performance-mode speed"),
         (["--device=tpu"], "--device is 'tpu'"),
         (["--device=cuda:x"], "--device is 'cuda:x'"),
@@ -314,6 +332,7 @@ def test_no_prompt_is_an_error_with_a_next_step() -> None:
         (["--guidance-scale=-1"], "'-1' is not a finite number >= 0"),
         (["--cfg-renorm-min=1.5"], "from 0 to 1"),
         (["--backend=vllm"], "'vllm' is not one of native, diffusers, auto, sglang"),
+        (["--load-format=safetensors"], "'safetensors' is not one of auto, dummy"),
         (["--warmup-steps=0"], "neither a whole number from 1 to 1000 nor full"),
         (["--enable-torch-compile=maybe"], "not a valid boolean"),
         (["--enable-torch-compile="], "'' is not a valid boolean; write true or false"),

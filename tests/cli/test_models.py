@@ -38,13 +38,18 @@ def test_list_names_families_models_and_the_offline_checkpoint(capsys: pytest.Ca
     assert "longcat-image  LongCat-Image, text to image" in captured.out
     assert "meituan-longcat/LongCat-Image" in captured.out
     assert "embedded:longcat-image (not built yet)" in captured.out
+    assert "--load-format dummy --model-path longcat-image, 27.3 GiB in bfloat16" in captured.out
     assert captured.err == ""
 
 
 def test_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     listed = run_json(capsys, "list")
     assert listed["schema"] == "fuseproof.models/1"
-    assert [family["name"] for family in listed["families"]] == ["longcat-image"]
+    assert [family["name"] for family in listed["families"]] == [
+        "longcat-image",
+        "longcat-image-edit",
+        "longcat-image-edit-turbo",
+    ]
     assert listed["families"][0]["embedded"]["state"] == "not built yet"
 
 
@@ -60,9 +65,20 @@ def test_show_describes_a_family_without_building_anything(
         "1024x1024, 50 steps",
         "256x256, 8 steps",
         "multiples of 16",
+        "14,646,655,203 parameters, 27.3 GiB in bfloat16 (54.6 GiB in float32)",
+        "transformer     6,270,668,864 parameters, joint blocks 10, single blocks 20, attention heads 24, head dim 128",
+        "text_encoder    8,292,166,656 parameters, layers 28, hidden size 3584, heads 28, key value heads 4",
+        "vae             83,819,683 parameters, latent channels 16, widths [128, 256, 512, 512]",
     ):
         assert expected in output
     assert not own_cache.exists()
+
+
+def test_show_as_json_says_what_dummy_weights_need(capsys: pytest.CaptureFixture[str]) -> None:
+    dummy = run_json(capsys, "show", "longcat-image")["dummy"]
+    assert (14_646_655_203, "longcat-image") == (dummy["parameters"], dummy["model_path"])
+    assert {"bfloat16": 29_293_310_406, "float16": 29_293_310_406, "float32": 58_586_620_812} == dummy["weight_bytes"]
+    assert 6_270_668_864 == dummy["components"]["transformer"]["parameters"]
 
 
 def test_show_as_json_of_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,7 +118,11 @@ def test_make_tiny_writes_a_folder_and_prints_its_hash(tmp_path: Path, capsys: p
 
 
 REFUSED = {
-    "show-unknown": (2, ["show", "flux"], "'flux' is neither a family (longcat-image)"),
+    "show-unknown": (
+        2,
+        ["show", "flux"],
+        "'flux' is neither a family (longcat-image, longcat-image-edit, ",
+    ),
     "show-unknown-embedded": (2, ["show", "embedded:flux"], "no model family 'flux'"),
     "show-not-a-model": (1, ["show", "EMPTY"], "has no model_index.json"),
     "make-unknown": (2, ["make-tiny", "flux", "NEW"], "no embedded checkpoint 'flux'"),

@@ -39,6 +39,8 @@ CONFIG: dict[str, Any] = {
     "warmup_mode": "request",
     "warmup_steps": 1,
     "resolved_revision": None,
+    "load_format": "auto",
+    "weights": None,
 }
 ENVIRONMENT = {"os": "Linux", "cpu": "Synthetic CPU", "python": "3.12.0", "versions": {"torch": "2.13.0"}}
 
@@ -114,6 +116,7 @@ class Run:
     steps_recorded: int = 8
     work: Mapping[str, Any] | None = None
     sites: Mapping[str, Any] | None = None
+    graphs: Mapping[str, Any] = field(default_factory=dict)
     commit: str = "N/A"
     schema: str | None = "fuseproof.perf/1"
     log_tail: Sequence[str] = ()
@@ -302,10 +305,10 @@ class CampaignBuilder:
             timers = {"worker_ms": worker_ms, **timers}
             dump |= {"schema": run.schema, "config": CONFIG | dict(run.config), "timers": timers}
             dump |= {
-                "requests": [],
+                "requests": [] if run.work is None else [{"index": 0, "work": dict(run.work)}],
                 "outputs": [],
                 "fastpaths": {"sites": run.sites or {}},
-                "graphs": {},
+                "graphs": dict(run.graphs),
                 "warnings": [],
             }
         return dump

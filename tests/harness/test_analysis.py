@@ -141,6 +141,7 @@ def test_out_of_memory_in_one_arm_is_named_and_gives_no_number(tmp_path: Path) -
         pytest.param("EXIT", 1, id="a failed arm"),
         pytest.param("TIMEOUT", 1, id="a hanging arm"),
         pytest.param("FALLBACK", 6, id="a fallback voids the measurement"),
+        pytest.param("INVALID_RUN", 6, id="an arm that calls itself invalid"),
     ],
 )
 def test_failed_block_beside_good_ones_shows_in_the_exit_code(tmp_path: Path, reason_code: str, exit_code: int) -> None:

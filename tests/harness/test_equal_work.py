@@ -39,6 +39,12 @@ def campaign(folder: Path, baseline: Mapping[str, Any], candidate: Mapping[str, 
         pytest.param({"prompts": ("a fox",)}, "prompt:", id="prompt"),
         pytest.param({"model": "other/model"}, "model: embedded:longcat-image against other/model", id="model"),
         pytest.param({"config": {"warmup_steps": 50}}, "warmup_steps: 1 against 50", id="warm-up depth"),
+        pytest.param({"config": {"load_format": "dummy"}}, "load_format: auto against dummy", id="dummy weights"),
+        pytest.param(
+            {"config": {"weights": {"format": "dummy", "recipe": 2, "seed": 0}}},
+            'weights: null against {"format": "dummy", "recipe": 2, "seed": 0}',
+            id="recipe of dummy weights",
+        ),
         pytest.param({"config": {"dtype": "bfloat16"}}, "dtype: float32 against bfloat16", id="dtype, undeclared"),
         pytest.param(
             {"config": {"backend": "diffusers"}}, "backend: native against diffusers", id="backend, undeclared"
@@ -104,6 +110,47 @@ def test_declared_difference_is_the_experiment(
     assert "differ by declaration" in render_markdown(analysis)
 
 
+def skipping(calls: int, skipped: list[int], tokens: int = 64) -> dict[str, Any]:
+    """A run's counters, and the steps in which its quality skipped the second guidance branch."""
+    quality = "high" if skipped else "lossless"
+    return {
+        "config": {"quality": quality, "guidance_skipped_steps": skipped},
+        "work": {"transformer_calls": calls, "transformer_tokens": calls * tokens},
+    }
+
+
+def test_guidance_branches_that_a_declared_quality_skips_are_declared(tmp_path: Path) -> None:
+    arms = skipping(16, []), skipping(15, [7])
+    (cell,) = campaign(tmp_path, *arms, candidate_flags="--quality high").cells
+    assert () == cell.equal_work.differences
+    declared = " ".join(cell.equal_work.declared)
+    assert "quality: lossless against high" in declared
+    assert "transformer calls: [16] against [15] (guidance branches that quality skips)" in declared
+
+
+@pytest.mark.parametrize(
+    ("candidate", "flags"),
+    [
+        pytest.param(skipping(15, [7]), "", id="quality, undeclared"),
+        pytest.param(skipping(14, [7]), "--quality high", id="one call more is missing"),
+        pytest.param(skipping(15, [7], tokens=32), "--quality high", id="shorter calls"),
+        pytest.param(skipping(15, []), "--quality high", id="fewer calls without a reason"),
+    ],
+)
+def test_any_other_missing_transformer_call_is_unequal_work(
+    tmp_path: Path, candidate: dict[str, Any], flags: str
+) -> None:
+    analysis = campaign(tmp_path, skipping(16, []), candidate, candidate_flags=flags)
+    calls = candidate["work"]["transformer_calls"]
+    assert f"transformer calls: [16] against [{calls}]" in analysis.cells[0].equal_work.differences
+    assert 6 == analysis.exit_code()
+
+
+def test_both_arms_at_one_quality_did_equal_work(tmp_path: Path) -> None:
+    (cell,) = campaign(tmp_path, skipping(15, [7]), skipping(15, [7])).cells
+    assert ((), ()) == (cell.equal_work.differences, cell.equal_work.declared)
+
+
 def test_request_differences_cannot_be_declared(tmp_path: Path) -> None:
     analysis = campaign(tmp_path, {}, {"config": {"num_inference_steps": 4}}, candidate_flags="--num-inference-steps 4")
     assert 6 == analysis.exit_code()
@@ -132,6 +179,43 @@ def test_broken_promise_is_invalid(tmp_path: Path, config: dict[str, Any], code:
     assert Word.INVALID is cell.word
     assert code in {reason.code for reason in cell.verdict.reasons}
     assert 6 == analysis.exit_code()
+
+
+GRAPHS = {"captured": 1, "replayed": 16, "missed": 0, "rejected": 0, "unsupported": 0, "reason": None}
+
+
+@pytest.mark.parametrize(
+    ("graphs", "said"),
+    [
+        pytest.param({**GRAPHS, "replayed": 0}, "replayed none (no reason recorded)", id="captured, never replayed"),
+        pytest.param(
+            {**GRAPHS, "missed": 2, "reason": "missed: x shape"},
+            "2 call(s) missed beside 16 replayed (missed: x shape)",
+            id="missed",
+        ),
+        pytest.param({**GRAPHS, "unsupported": 1}, "1 call(s) unsupported beside 16 replayed", id="unsupported"),
+    ],
+)
+def test_an_arm_that_asked_for_graphs_and_missed_is_invalid(
+    tmp_path: Path, graphs: Mapping[str, Any], said: str
+) -> None:
+    candidate = {"config": {"enable_breakable_cuda_graph": True}, "graphs": graphs}
+    analysis = campaign(tmp_path, {}, candidate, candidate_flags="--enable-breakable-cuda-graph")
+    (cell,) = analysis.cells
+    assert Word.INVALID is cell.word
+    assert {"MISSING_GRAPH"} == {reason.code for reason in cell.verdict.reasons}
+    assert f"candidate run panda/01-2-B asked for CUDA graphs: {said}" in cell.verdict.reasons[0].detail
+    assert 6 == analysis.exit_code()
+
+
+def test_an_arm_that_asked_for_graphs_and_got_them_is_compared(tmp_path: Path) -> None:
+    candidate = {"config": {"enable_breakable_cuda_graph": True}, "graphs": GRAPHS}
+    baseline = {"config": {"enable_breakable_cuda_graph": False}}
+    declared = campaign(tmp_path / "declared", baseline, candidate, candidate_flags="--enable-breakable-cuda-graph")
+    assert Word.FASTER is declared.cells[0].word
+    assert "enable_breakable_cuda_graph: false against true" in declared.cells[0].equal_work.declared
+    undeclared = campaign(tmp_path / "undeclared", baseline, candidate)
+    assert {"UNEQUAL_WORK"} == {reason.code for reason in undeclared.cells[0].verdict.reasons}
 
 
 def test_auto_backend_that_did_not_fall_back_is_fine(tmp_path: Path) -> None:

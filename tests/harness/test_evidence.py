@@ -119,6 +119,21 @@ def test_endings(end: ProcessEnd, log: str, code: str | None) -> None:
     assert code == caught.value.code
 
 
+@pytest.mark.parametrize(
+    ("returncode", "log", "code"),
+    [
+        pytest.param(2, "", "USAGE", id="its flags are wrong"),
+        pytest.param(6, "graphs: rejected: OutOfMemoryError", "INVALID_RUN", id="its measurement proves nothing"),
+        pytest.param(1, "CUDA out of memory", "OOM", id="out of memory"),
+        pytest.param(1, "", "EXIT", id="anything else"),
+    ],
+)
+def test_endings_of_generate(returncode: int, log: str, code: str) -> None:
+    with pytest.raises(EvidenceError) as caught:
+        check_ending(ProcessEnd("exit", returncode), log, 1.0, is_generate=True)
+    assert code == caught.value.code
+
+
 def test_the_log_tail_is_printable_relative_and_short(tmp_path: Path) -> None:
     lines = [f"line {number}" for number in range(50)]
     noise = f"\x1b[31mred\x1b[0m {tmp_path}/slots/x\x07\r\n" + "y" * 5000

@@ -281,6 +281,28 @@ def test_unequal_work_is_invalid_unless_forced(tmp_path: Path, changes: dict[str
     assert "compared all the same (--force)" in render_abba(forced)
 
 
+@pytest.mark.parametrize("replayed", [0, 99], ids=["none replayed", "one call was not replayed"])
+def test_graphs_that_were_asked_for_and_missed_are_invalid(tmp_path: Path, replayed: int) -> None:
+    def arm(replayed: int) -> dict[str, Any]:
+        work = {"transformer_calls": 100}
+        return {
+            "config": {"enable_breakable_cuda_graph": True},
+            "graphs": {"captured": 1, "replayed": replayed},
+            "requests": [{"index": 0, "work": work}],
+        }
+
+    def files(replayed: int) -> list[Path]:
+        changed = {"A": arm(100), "B": arm(replayed)}
+        folder = tmp_path / str(replayed)
+        return [*write_block(folder, FASTER, **changed), *write_block(folder, FASTER, name="r2", **changed)]
+
+    assert judge(files(100)).verdict.word is Word.FASTER
+    comparison = judge(files(replayed))
+    assert (comparison.verdict.word, comparison.exit_code) == (Word.INVALID, 6)
+    reason = comparison.verdict.reasons[0]
+    assert ("MISSING_GRAPH", True) == (reason.code, "r1-b1.json asked for CUDA graphs: replayed" in reason.detail)
+
+
 def test_a_speedup_too_good_to_be_true_is_invalid(tmp_path: Path) -> None:
     seconds = (10.0, 0.5, 0.5, 10.0)
     comparison = judge([*write_block(tmp_path, seconds), *write_block(tmp_path, seconds, name="r2")])

@@ -91,6 +91,45 @@ def test_embedded_model_says_nothing_about_quality(tmp_path: Path) -> None:
         assert sentence in section(text, title), title
 
 
+def test_dummy_weights_say_nothing_about_quality(tmp_path: Path) -> None:
+    dummy = {"load_format": "dummy", "model_source": "dummy", "weights": {"format": "dummy", "recipe": 1, "seed": 0}}
+    builder = CampaignBuilder(tmp_path / "campaign").blocks(FASTER, model="longcat-image", config=dummy)
+    analysis = analysed(builder)
+    sentence = "ummy weights: seeded random, not a trained model; says nothing about quality"
+    for title in ("Summary", "Setup", "Limitations"):
+        assert f"{sentence}." in section(render_markdown(analysis), title), title
+    assert any(sentence in line for line in analysis.summary_lines())
+
+
+@pytest.mark.parametrize("flag", ["--load-format dummy", "--load-format=dummy"])
+def test_dummy_weights_are_named_before_anything_ran(tmp_path: Path, flag: str) -> None:
+    builder = CampaignBuilder(tmp_path / "campaign")
+    builder.plan["cells"][0]["flags"] = f"--model-path longcat-image {flag} --prompt x"
+    assert "ummy weights: seeded random" in rendered(builder)
+
+
+@pytest.mark.parametrize(
+    ("expected", "model", "quality", "contract"),
+    [
+        pytest.param(True, "embedded:longcat-image", "high", "exact", id="quality on random weights"),
+        pytest.param(True, "embedded:longcat-image", "lossless", "close:psnr>=28", id="closeness of random weights"),
+        pytest.param(False, "embedded:longcat-image", "lossless", "exact", id="bits of random weights"),
+        pytest.param(False, "org/trained", "high", "close:psnr>=28", id="a trained model"),
+    ],
+)
+def test_a_quality_contract_on_random_weights_is_no_evidence(
+    tmp_path: Path, expected: bool, model: str, quality: str, contract: str
+) -> None:
+    builder = CampaignBuilder(tmp_path / "campaign", cells={"panda": {"contract": contract}})
+    analysis = analysed(builder.blocks(FASTER, model=model, config={"quality": quality}))
+    sentence = "(not quality evidence: random weights)"
+    text = render_markdown(analysis)
+    assert expected is (sentence in section(text, "Output check"))
+    assert expected is (sentence in section(text, "Summary"))
+    assert expected is (analysis.cells[0].outputs.to_json()["no_evidence"] is not None)
+    assert f"quality {quality}" in section(text, "Setup")
+
+
 def test_other_models_are_not_called_dummies(tmp_path: Path) -> None:
     text = rendered(CampaignBuilder(tmp_path / "campaign").blocks(FASTER, model="meituan-longcat/LongCat-Image"))
     assert "dummy" not in text

@@ -1,4 +1,4 @@
-"""The tiny LongCat-Image checkpoint, built once a session through the resolver."""
+"""The tiny checkpoints, built once a session through the resolver."""
 
 from __future__ import annotations
 
@@ -22,3 +22,11 @@ def tiny_longcat_model(tmp_path_factory: pytest.TempPathFactory) -> ResolvedMode
 def tiny_longcat_folder(tiny_longcat_model: ResolvedModel) -> Path:
     """The folder of the tiny checkpoint. Read only: copy it before changing it."""
     return tiny_longcat_model.folder
+
+
+@pytest.fixture(scope="session")
+def tiny_edit_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of ``embedded:longcat-image-edit``. Read only: copy it before changing it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CACHE_VARIABLE, str(tmp_path_factory.mktemp("edit-cache")))
+        return resolve_model("embedded:longcat-image-edit", None).folder

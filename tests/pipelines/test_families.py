@@ -1,16 +1,65 @@
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 
 import pytest
 
 from fuseproof.errors import UsageError
-from fuseproof.pipelines.families import FAMILIES, NOT_SUPPORTED_YET, Family, family_named, family_of_pipeline_class
+from fuseproof.pipelines.families import (
+    FAMILIES,
+    NOT_SUPPORTED_YET,
+    Family,
+    families_of_pipeline_class,
+    family_named,
+    family_of_model_id,
+    family_of_pipeline_class,
+)
 
 
-def test_longcat_image_is_recognised_by_its_pipeline_class() -> None:
-    assert family_of_pipeline_class("LongCatImagePipeline") is FAMILIES["longcat-image"]
+@pytest.mark.parametrize(
+    ("expected", "name"),
+    [
+        (["longcat-image"], "LongCatImagePipeline"),
+        (["longcat-image-edit", "longcat-image-edit-turbo"], "LongCatImageEditPipeline"),
+    ],
+)
+def test_a_family_is_recognised_by_its_pipeline_class_and_the_first_is_meant(expected: list[str], name: str) -> None:
+    assert expected == [family.name for family in families_of_pipeline_class(name)]
+    assert FAMILIES[expected[0]] is family_of_pipeline_class(name)
+
+
+@pytest.mark.parametrize(
+    ("expected", "model_id"),
+    [
+        ("longcat-image-edit-turbo", "meituan-longcat/LongCat-Image-Edit-Turbo"),
+        ("longcat-image-edit-turbo", "LongCat-Image-Edit-Turbo"),
+        ("longcat-image-edit-turbo", "longcat-image-edit-turbo"),
+        ("longcat-image-edit", "LongCat-Image-Edit"),
+        (None, "LongCat"),
+        (None, ""),
+        (None, "someone/LongCat-Image-Edit"),
+    ],
+)
+def test_a_published_model_is_known_by_its_id_its_name_and_ours(expected: str | None, model_id: str) -> None:
+    family = family_of_model_id(model_id)
+    assert expected == (family.name if family else None)
+
+
+def test_turbo_is_editing_with_other_defaults() -> None:
+    edit, turbo = FAMILIES["longcat-image-edit"], FAMILIES["longcat-image-edit-turbo"]
+    assert ((50, 4.5), (8, 1.0)) == tuple((one.default_steps, one.default_guidance_scale) for one in (edit, turbo))
+    changed = {"name", "title", "model_ids", "default_steps", "default_guidance_scale", "notes"}
+    for field in dataclasses.fields(edit):
+        assert (field.name in changed) == (getattr(edit, field.name) != getattr(turbo, field.name)), field.name
+
+
+def test_only_editing_families_have_a_canvas() -> None:
+    assert {True: {1024 * 1024}, False: {None}} == {
+        takes: {family.canvas_pixels for family in FAMILIES.values() if family.takes_image == takes}
+        for takes in (True, False)
+    }
 
 
 @pytest.mark.parametrize("name", NOT_SUPPORTED_YET)

@@ -85,7 +85,7 @@ def test_warmup_slots(direction: str, count: int, ids: list[str]) -> None:
 
 
 def test_first_pass_warms_up_once_per_cell() -> None:
-    slots = list(first_pass(("one", "two"), 2, "mirrored", 1))
-    assert "A ABBA BAAB A ABBA BAAB".replace(" ", "") == "".join(slot.arm for slot in slots)
-    assert ["one/01-0-A", "two/01-0-A"] == [slot.id for slot in slots if slot.kind == "warmup"]
+    slots = list(first_pass({"one": 2, "two": 2, "three": 1}, "mirrored", 1))
+    assert "A ABBA BAAB A ABBA BAAB A ABBA".replace(" ", "") == "".join(slot.arm for slot in slots)
+    assert ["one/01-0-A", "two/01-0-A", "three/01-0-A"] == [slot.id for slot in slots if slot.kind == "warmup"]
     assert len(slots) == len({slot.id for slot in slots})

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fuseproof.errors import UsageError
-from fuseproof.schedules.plan import Plan, built_in_plans, load_plan, plan_from
+from fuseproof.schedules.plan import Plan, load_plan, plan_from
 
 MINIMAL: dict[str, Any] = {
     "name": "tiny",
@@ -43,7 +43,6 @@ def with_value(path: str, value: Any) -> dict[str, Any]:
 
 def test_default_plan_is_as_promised() -> None:
     plan = load_plan("embedded")
-    assert ["embedded"] == built_in_plans()
     assert (2, "mirrored", "worker", 0.01, 1) == (
         plan.blocks,
         plan.order,
@@ -75,6 +74,13 @@ def test_plan_survives_json() -> None:
     assert [] == plan.differences(plan)
 
 
+def test_a_cell_may_have_a_number_of_blocks_of_its_own() -> None:
+    cells = [{"name": "two"}, {"name": "five", "blocks": 5}]
+    plan = plan_from(MINIMAL | {"cells": cells}, "test")
+    assert [2, 5] == [plan.blocks_of(name) for name in ("two", "five")]
+    assert plan == plan_from(json.loads(json.dumps(plan.to_json())), "test")
+
+
 def test_differences_name_dotted_keys() -> None:
     plan, other = plan_from(MINIMAL, "test"), plan_from(with_value("cells.0.flags", "--seed 1") | {"blocks": 4}, "test")
     assert ["cells.0.flags", "blocks"] == plan.differences(other)
@@ -103,6 +109,8 @@ def test_minimum_effect_forms(text: Any, fraction: float) -> None:
         pytest.param(MINIMAL | {"cells": []}, "cells", id="no-cells"),
         pytest.param(MINIMAL | {"schema": 2}, "schema", id="later-schema"),
         pytest.param(MINIMAL | {"blocks": 0}, "blocks", id="no-blocks"),
+        pytest.param(with_value("cells.0.blocks", 0), "cells.0.blocks", id="no-blocks-in-a-cell"),
+        pytest.param(with_value("cells.0.blocks", "2"), "cells.0.blocks", id="blocks-as-text"),
         pytest.param(MINIMAL | {"order": "BABA"}, "BABA", id="unknown-order"),
         pytest.param(MINIMAL | {"primary": "gpu"}, "primary", id="unknown-primary"),
         pytest.param(MINIMAL | {"min_effect": "much"}, "min_effect", id="min-effect-word"),

@@ -1,27 +1,34 @@
-"""LongCat-Image: computing once what does not change.
+"""Computing once what does not change: prompt, positions and step, each held from the call that computed it.
 
-Formulas (diffusers 0.42.1, ``LongCatImageTransformer2DModel.forward``), each evaluated in eager on every forward:
-
-- ``context_embedding``: ``context_embedder(encoder_hidden_states)``, [B, 512, 3584] -> [B, 512, D]; once per request
-  and guidance branch.
-- ``rotary_tables``: ``pos_embed(cat(txt_ids, img_ids))``, [S, 3] -> 2 x [S, 128] fp32; once per request and branch.
-- ``timestep_embedding``: ``time_embed(timestep.to(dtype) * 1000, dtype)``, [B] -> [B, D]; once per step.
-- ``modulation``: ``linear(silu(temb))`` of every AdaLN, [B, D] -> [B, 6 D], [B, 3 D] or [B, 2 D]; once per step. In
-  this family temb depends on the timestep alone, so both branches share it.
-
-Exact: a held result *is* an earlier eager result of the same objects. No kernel, no rounding of its own, any device,
-any dtype. Bytes saved per forward on the real model: the 3.4 GB of AdaLN weights for every second branch.
-
-What is "the same": the very tensors that a module, or the transformer around it, was called with, unchanged since. A
-step is its timestep tensor: the second branch shares the first one's work where the loop hands both the same object, as
-the native pipeline does. diffusers' own loop makes a new one for each branch, and there the two per-request sites alone
-take effect. ``modulation`` sees the same temb only where ``timestep_embedding`` is mounted too.
+Site: context_embedding, rotary_tables, timestep_embedding, modulation
+Formula: each evaluated in eager on every forward, here
+    - ``context_embedding``: ``context_embedder(encoder_hidden_states)``, once per request and guidance branch;
+    - ``rotary_tables``: ``pos_embed(cat(txt_ids, img_ids))``, once per request and branch;
+    - ``timestep_embedding``: ``time_embed(timestep.to(dtype) * 1000, dtype)``, once per step;
+    - ``modulation``: ``linear(silu(temb))`` of every AdaLN, once per step. In this family temb depends on the timestep
+      alone, so both branches share it. Where the blocks are rewritten, one table (:mod:`modulation`) takes the place
+      of these replacements.
+Shapes: [B, 512, 3584] -> [B, 512, D]; [S, 3] -> 2 x [S, 128] fp32; [B] -> [B, D]; [B, D] -> [B, 6 D], [B, 3 D] or
+    [B, 2 D]. Any device, any dtype.
+Rounds: not at all; there is no kernel.
+Replaces: those expressions of ``LongCatImageTransformer2DModel.forward``, diffusers 0.42.1.
+Exact: a held result *is* an earlier eager result of the same objects: the very tensors that a module, or the
+    transformer around it, was called with, unchanged since. A step is its timestep tensor: the second branch shares the
+    first one's work where the loop hands both the same object, as the native pipeline does.
+Declines: tensors made under ``inference_mode``, whose writes nobody counts, and an adapter in an AdaLN. diffusers' own
+    loop makes a new timestep for each branch, and there the two per-request sites alone take effect. ``modulation``
+    sees the same temb only where ``timestep_embedding`` is mounted too.
+Bytes: none moved; saved on the released model, the 3.4 GB of AdaLN weights in every second branch of a forward.
+Check first: if the trace shows a GEMV for every AdaLN in both branches of a step, check that both were handed the same
+    timestep tensor; if ``pos_embed`` appears in every forward, check that the position ids are not made anew.
+Source: diffusers transformer_longcat_image.py, 0.42.1.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,8 +40,6 @@ from fuseproof.fastpaths.hoisting import HeldResults, are_countable
 from fuseproof.fastpaths.replacements import Forward
 
 TRANSFORMER_CLASS = "LongCatImageTransformer2DModel"
-SITES = ("context_embedding", "rotary_tables", "timestep_embedding", "modulation")
-QUALITY_OF_SITE = dict.fromkeys(SITES, "lossless")
 
 
 class CurrentCall(threading.local):
@@ -44,6 +49,22 @@ class CurrentCall(threading.local):
     img_ids: torch.Tensor | None = None
     timestep: torch.Tensor | None = None
     numerics: Hashable = None
+
+    @contextmanager
+    def of(
+        self,
+        txt_ids: torch.Tensor | None,
+        img_ids: torch.Tensor | None,
+        timestep: torch.Tensor | None,
+        device: torch.device,
+    ) -> Iterator[None]:
+        """While a call runs, this is whose it is."""
+        self.txt_ids, self.img_ids, self.timestep = txt_ids, img_ids, timestep
+        self.numerics = numerics_of(device)
+        try:
+            yield
+        finally:
+            self.txt_ids = self.img_ids = self.timestep = self.numerics = None
 
 
 @dataclass(frozen=True)
@@ -99,6 +120,7 @@ def hoisted_forward(hoist: Hoist, call: CurrentCall, gate: Gate, held: HeldResul
         if entry is not None:
             return gate.run(key, lambda: entry.result, lambda: eager(*args, **kwargs))
         result = gate.run_eager(lambda: eager(*args, **kwargs))
+        gate.decide(key, result, lambda: eager(*args, **kwargs))
         held.hold(key, sources, result)
         return result
 
@@ -117,12 +139,8 @@ def watched_forward(call: CurrentCall, eager: Forward) -> Forward:
         guidance: torch.Tensor | None = None,
         return_dict: bool = True,
     ) -> Any:
-        call.txt_ids, call.img_ids, call.timestep = txt_ids, img_ids, timestep
-        call.numerics = numerics_of(hidden_states.device)
-        try:
+        with call.of(txt_ids, img_ids, timestep, hidden_states.device):
             return eager(hidden_states, encoder_hidden_states, timestep, img_ids, txt_ids, guidance, return_dict)
-        finally:
-            call.txt_ids = call.img_ids = call.timestep = call.numerics = None
 
     return forward
 

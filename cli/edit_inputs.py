@@ -1,0 +1,94 @@
+"""The input image of an editing request: how many there must be, which canvas it gives, what is said about it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fuseproof.errors import UsageError
+from fuseproof.pipelines.conditioning import ConditioningImage, canvas_size, read_conditioning_image
+from fuseproof.pipelines.embedded import PREFIX
+from fuseproof.pipelines.families import Family
+
+if TYPE_CHECKING:
+    from fuseproof.cli.generate_options import GenerateOptions
+    from fuseproof.cli.image_inputs import ImageInput
+    from fuseproof.pipelines.checkpoints import Checkpoint
+
+
+@dataclasses.dataclass(frozen=True)
+class Canvas:
+    """An input image and the ``width`` x ``height`` that it is edited at, about ``area`` pixels."""
+
+    image: ConditioningImage
+    area: int
+    width: int
+    height: int
+
+
+def refuse_image_count(options: GenerateOptions, family: Family) -> None:
+    """An editing family takes one image, a text-to-image family none; anything else is a UsageError."""
+    count = len(options.image_path)
+    if count and not family.takes_image:
+        raise UsageError(
+            f"--image-path was given, but {family.title} makes images from text alone.",
+            next_step="Drop --image-path, or choose an editing model; `fuseproof models list` shows them.",
+        )
+    if family.takes_image and count != 1:
+        given = "--image-path was not given" if count == 0 else f"--image-path was given {count} times"
+        raise UsageError(
+            f"{family.title} edits one image, but {given}.",
+            next_step="Give one --image-path, a file or an http(s) URL.",
+        )
+
+
+def canvas_of(
+    options: GenerateOptions, family: Family, images: Sequence[ImageInput], checkpoint: Checkpoint | None
+) -> Canvas | None:
+    """The canvas of the one image; None for a family without. Raises for an image that cannot be made RGB.
+
+    Without a ``checkpoint`` yet, the area is the one that the model's name promises.
+    """
+    area = family.canvas_pixels if checkpoint is None else checkpoint.canvas_pixels
+    if area is None:
+        return None
+    if checkpoint is None and options.model_path.startswith(PREFIX):
+        area = family.embedded_width * family.embedded_height
+    image = read_conditioning_image(images[0].content, images[0].sha256)
+    return Canvas(image, area, *canvas_size(image.width, image.height, area))
+
+
+def resized(canvas: Canvas, width: int, height: int) -> Canvas:
+    """The image as an input of ``width`` x ``height``, to warm that size; a UsageError where it is no canvas."""
+    if (width, height) == (canvas.width, canvas.height):
+        return canvas
+    produced = canvas_size(width, height, canvas.area)
+    if produced != (width, height):
+        raise UsageError(
+            f"--warmup-resolutions {width}x{height} is no canvas of this model: an input of that size is edited at "
+            f"{produced[0]}x{produced[1]}.",
+            next_step=f"Use {produced[0]}x{produced[1]}, or drop it to warm the request's own {canvas.width}x"
+            f"{canvas.height}.",
+        )
+    pixels = canvas.image.pixels.resize((width, height))
+    conversions = (*canvas.image.conversions, f"resized to {width}x{height}")
+    image = dataclasses.replace(canvas.image, pixels=pixels, width=width, height=height, conversions=conversions)
+    return Canvas(image, canvas.area, width, height)
+
+
+def requested_size(options: GenerateOptions) -> str | None:
+    """``--width`` and ``--height`` as a person wrote them; None where neither was given."""
+    if options.width and options.height:
+        return f"{options.width}x{options.height}"
+    return f"width {options.width}" if options.width else f"height {options.height}" if options.height else None
+
+
+def size_warning(options: GenerateOptions, family: Family, canvas: Canvas) -> str | None:
+    """What to say where the canvas is not the size that was asked for."""
+    if (options.width or canvas.width, options.height or canvas.height) == (canvas.width, canvas.height):
+        return None
+    return (
+        f"{requested_size(options)} was requested and {canvas.width}x{canvas.height} is produced: {family.title} takes "
+        f"its canvas from the input image, which is {canvas.image.width}x{canvas.image.height}."
+    )

@@ -1,0 +1,178 @@
+"""What ``fastpaths verify`` and ``fastpaths bench`` share: the device, the calls of models, captured calls."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fuseproof.errors import FuseproofError, UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+    from fuseproof.fastpaths.captures import CapturedCall
+    from fuseproof.fastpaths.tracing import SiteCall
+    from fuseproof.fastpaths.user_sites import UserSite, UserSites
+    from fuseproof.fastpaths.verification import Case
+
+INTERPRET_VARIABLE = "TRITON_INTERPRET"
+INTERPRETED = (
+    "Triton's CPU interpreter, small cases: this finds faults, and is no certificate; only a card shows its bits"
+)
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A captured call that can be run again: its layout at a site, its values, and for a site on modules the module."""
+
+    call: SiteCall
+    captured: CapturedCall
+    module: torch.nn.Module | None
+
+
+def asks_for_interpreter() -> bool:
+    """Whether the user wants kernels interpreted on the CPU."""
+    return os.environ.get(INTERPRET_VARIABLE) == "1"
+
+
+def card(command: str) -> torch.device:
+    """The first CUDA device; one sentence where there is none."""
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.device("cuda", 0)
+    raise FuseproofError(
+        f"fastpaths {command} needs a CUDA device, and torch {torch.__version__} sees none here.",
+        next_step="`fuseproof doctor` says why; `fuseproof fastpaths list` works without one.",
+    )
+
+
+def load_own(path: str | None) -> UserSites | None:
+    """The sites of ``--fastpaths-from``."""
+    if path is None:
+        return None
+    from fuseproof.fastpaths.user_sites import load_user_sites
+
+    return load_user_sites(path)
+
+
+def cases_of_models(
+    models: Sequence[str], own: UserSites | None, wanted: Sequence[str], *, is_interpreted: bool
+) -> list[Case]:
+    """The cases of every model, each distinct call once; only those of ``wanted`` sites or kernels, where any are."""
+    from fuseproof.pipelines.fastpath_workloads import planned_cases, small_cases
+
+    cases: dict[Any, Case] = {}
+    for name in models:
+        family, transformer, is_embedded = meta_transformer(name)
+        sites = own.sites if own is not None else ()
+        if is_interpreted:
+            planned = small_cases(transformer, family, sites)
+        else:
+            planned = planned_cases(transformer, family, sites, is_embedded=is_embedded)
+        for case in planned:
+            cases.setdefault((case.call.site, case.call.layout, case.values), case)
+    check_names(wanted, {name for case in cases.values() for name in _names(case.call)})
+    return [case for case in cases.values() if not wanted or set(wanted) & set(_names(case.call))]
+
+
+def calls_at(shape: tuple[int, int, int], model: str, own: UserSites | None) -> list[SiteCall]:
+    """The calls of a model as wide as ``shape`` [B, S, D] says, at that many samples and rows."""
+    from fuseproof.pipelines.fastpath_workloads import Workload, site_calls, widened
+
+    batch, rows, width = shape
+    family, transformer, _ = meta_transformer(model)
+    workload = Workload(
+        f"{batch}x{rows}x{width}", max(1, min(512, rows // 2)), rows - max(1, min(512, rows // 2)), batch
+    )
+    return site_calls(widened(transformer, width), workload, family, own.sites if own is not None else ())
+
+
+def calls_of_models(models: Sequence[str], own: UserSites | None) -> list[tuple[str, SiteCall]]:
+    """The calls of each model's real requests, with the workload's name."""
+    from fuseproof.pipelines.fastpath_workloads import real_workloads, site_calls
+
+    found: dict[Any, tuple[str, SiteCall]] = {}
+    for name in models:
+        family, transformer, is_embedded = meta_transformer(name)
+        for workload in real_workloads(family, is_embedded=is_embedded):
+            for call in site_calls(transformer, workload, family, own.sites if own is not None else ()):
+                found.setdefault((call.site, call.layout), (workload.name, call))
+    return list(found.values())
+
+
+def meta_transformer(name: str) -> tuple[Any, Any, bool]:
+    """Family, bf16 transformer on the meta device, and whether it is one of our small checkpoints."""
+    import torch
+
+    from fuseproof.pipelines.fastpath_workloads import in_dtype
+    from fuseproof.pipelines.skeletons import skeleton_of
+
+    skeleton = skeleton_of(name)
+    return skeleton.family, in_dtype(skeleton.transformer, torch.bfloat16), skeleton.is_embedded
+
+
+def replay_of(path: str, own: UserSites | None, model: str | None) -> Replay:
+    """A captured call read from ``path``, tied to the kernel or the site of one's own that it was captured at."""
+    from fuseproof.fastpaths.captures import read_capture
+    from fuseproof.fastpaths.families import kernel_module
+    from fuseproof.fastpaths.tracing import SiteCall
+
+    captured = read_capture(Path(path).expanduser())
+    site = next((one for one in own.sites if one.name == captured.site), None) if own is not None else None
+    if captured.source.get("is_own") and site is None:
+        raise UsageError(
+            f"{path} was captured at {captured.site!r}, a site of somebody's own.",
+            next_step="Name the file that defines it with --fastpaths-from.",
+        )
+    if captured.source.get("kind") == "module" and site is not None:
+        return _module_replay(captured, site, model or str(captured.source.get("model")))
+    try:
+        kernel_module(captured.layout.operation)
+    except ImportError as error:
+        raise FuseproofError(
+            f"{path} was captured at the kernel {captured.layout.operation!r}, which cannot be loaded here: {error}.",
+            next_step="`fuseproof fastpaths list` shows the kernels.",
+        ) from error
+    return Replay(SiteCall(captured.site, captured.layout, site), captured, None)
+
+
+def check_names(wanted: Iterable[str], known: Iterable[str]) -> None:
+    """Whether every name of ``--site`` is one; a :class:`UsageError` lists those there are."""
+    names = sorted(set(known))
+    for name in wanted:
+        if name not in names:
+            raise UsageError(
+                f"--site {name!r} has no kernel that could be run by itself; {', '.join(names)} have.",
+                next_step="`fuseproof fastpaths explain NAME` says how other sites are checked.",
+            )
+
+
+def _module_replay(captured: CapturedCall, site: UserSite, model: str) -> Replay:
+    import torch
+
+    from fuseproof.fastpaths.tracing import SiteCall
+
+    _, transformer, _ = meta_transformer(model)
+    try:
+        meta = transformer.get_submodule(captured.layout.operation)
+        real = meta.to_empty(device="cpu")
+        real.load_state_dict(dict(captured.parameters), assign=True)
+    except (AttributeError, RuntimeError) as error:
+        raise FuseproofError(
+            f"the captured module {captured.layout.operation!r} does not fit model {model!r}: "
+            f"{str(error).splitlines()[0]}.",
+            next_step="Name the model that it was captured from with --model.",
+        ) from error
+    if any(tensor.is_meta for tensor in (*real.parameters(), *real.buffers())):
+        raise FuseproofError(f"the captured module {captured.layout.operation!r} lacks some of its weights.")
+    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    module = real.to(device)
+    return Replay(SiteCall(captured.site, captured.layout, site, module), captured, module)
+
+
+def _names(call: SiteCall) -> tuple[str, ...]:
+    return (call.site,) if call.module is not None else (call.site, call.layout.operation)

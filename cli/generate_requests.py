@@ -1,0 +1,169 @@
+"""From the flags of ``fuseproof generate`` to its requests: which family, which sizes and steps, what to warm up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fuseproof.cli import edit_inputs
+from fuseproof.cli.edit_inputs import Canvas
+from fuseproof.cli.generate_options import WARMUP_SYNTHETIC_PROMPT
+from fuseproof.errors import UsageError
+from fuseproof.pipelines.embedded import PREFIX
+from fuseproof.pipelines.families import FAMILIES, Family, families_of_pipeline_class, family_of_model_id
+from fuseproof.pipelines.requests import GenerationRequest, nearest_sizes, validate_request
+
+if TYPE_CHECKING:
+    from fuseproof.cli.generate_options import GenerateOptions
+    from fuseproof.pipelines.checkpoints import Checkpoint
+
+
+def expected_family(options: GenerateOptions) -> Family | None:
+    """The family that --model-id or a model's name promises, so that a bad request is refused before a download."""
+    if options.model_id is not None:
+        named = family_of_model_id(options.model_id)
+        if named is None:
+            raise UsageError(
+                f"--model-id is {options.model_id!r}, which is no published model that fuseproof runs; "
+                f"{', '.join(family.model_ids[0] for family in FAMILIES.values())} are.",
+                next_step="Leave it out: a folder's own files say what it is, except for LongCat-Image-Edit-Turbo.",
+            )
+        return named
+    for family in FAMILIES.values():
+        if options.model_path in family.model_ids or options.model_path == PREFIX + family.name:
+            return family
+    return None
+
+
+def plan_requests(
+    options: GenerateOptions,
+    prompts: tuple[str, ...],
+    family: Family,
+    canvas: Canvas | None,
+    checkpoint: Checkpoint | None = None,
+) -> tuple[tuple[GenerationRequest, ...], tuple[GenerationRequest, ...]]:
+    """The timed requests and the warm-ups, valid for ``family``; raises for the first that it cannot carry out."""
+    _check_family(options, family)
+    requests = tuple(_request(options, prompt, family, canvas) for prompt in prompts)
+    warmups = _warmup_requests(options, requests[0], canvas)
+    for request in requests:
+        validate_request(request, family, checkpoint)
+    for request in warmups:
+        _validate_warmup(request, family, checkpoint)
+    return requests, warmups
+
+
+def _validate_warmup(request: GenerationRequest, family: Family, checkpoint: Checkpoint | None) -> None:
+    """The timed requests have passed, so only a warm-up's own size can be wrong."""
+    try:
+        validate_request(request, family, checkpoint)
+    except UsageError as error:
+        width, height = _nearest(request.width, family), _nearest(request.height, family)
+        fits = width * height <= family.maximum_pixels
+        raise UsageError(
+            f"--warmup-resolutions {request.width}x{request.height}: {error.message}",
+            next_step=f"Use --warmup-resolutions {width}x{height}." if fits else "Use a smaller --warmup-resolutions.",
+        ) from error
+
+
+def _request(options: GenerateOptions, prompt: str, family: Family, canvas: Canvas | None) -> GenerationRequest:
+    is_embedded = options.model_path.startswith(PREFIX)
+    width = family.embedded_width if is_embedded else family.default_width
+    height = family.embedded_height if is_embedded else family.default_height
+    steps = family.embedded_steps if is_embedded else family.default_steps
+    guidance_scale = options.guidance_scale
+    return GenerationRequest(
+        prompt=prompt,
+        negative_prompt=options.negative_prompt,
+        width=canvas.width if canvas else options.width or width,
+        height=canvas.height if canvas else options.height or height,
+        num_inference_steps=options.num_inference_steps or steps,
+        guidance_scale=family.default_guidance_scale if guidance_scale is None else guidance_scale,
+        seed=options.seed,
+        generator_device="cuda" if options.generator_device == "cuda" else "cpu",
+        enable_cfg_renorm=family.renormalises_guidance and options.enable_cfg_renorm is not False,
+        cfg_renorm_min=options.cfg_renorm_min,
+        enable_prompt_rewrite=options.enable_prompt_rewrite,
+        quality=options.quality,
+        image=canvas.image if canvas else None,
+        canvas_pixels=canvas.area if canvas else None,
+    )
+
+
+def _warmup_requests(
+    options: GenerateOptions, first: GenerationRequest, canvas: Canvas | None
+) -> tuple[GenerationRequest, ...]:
+    """One warm-up per size. Graphs are captured for the request's own size whatever else is asked for; a compiled run
+    must name its own size, or it would compile inside the timed request.
+    """
+    plan = options.warmup_plan
+    if plan.mode == "off":
+        return ()
+    own = (first.width, first.height)
+    sizes = plan.resolutions or (own,)
+    if options.enable_breakable_cuda_graph:
+        sizes = tuple(dict.fromkeys((own, *plan.resolutions)))
+    if options.enable_torch_compile and own not in sizes:
+        raise UsageError(
+            f"--warmup-resolutions leaves out the request's own {first.width}x{first.height}, so "
+            "--enable-torch-compile would compile inside the timed request.",
+            next_step=f"Add --warmup-resolutions {first.width}x{first.height}.",
+        )
+    prompt = WARMUP_SYNTHETIC_PROMPT if plan.mode == "server" else first.prompt
+    warmed = replace(first, prompt=prompt)
+    if canvas is None:
+        return tuple(replace(warmed, width=width, height=height) for width, height in sizes)
+    canvases = [edit_inputs.resized(canvas, width, height) for width, height in sizes]
+    return tuple(replace(warmed, width=one.width, height=one.height, image=one.image) for one in canvases)
+
+
+def request_warnings(
+    options: GenerateOptions, family: Family, canvas: Canvas | None, checkpoint: Checkpoint | None
+) -> tuple[str, ...]:
+    """What the request asked for and will not get, and a family that its folder's name contradicts."""
+    found = [] if canvas is None else [edit_inputs.size_warning(options, family, canvas)]
+    if checkpoint is not None:
+        found.append(unnamed_turbo_warning(options, checkpoint))
+    return tuple(text for text in found if text is not None)
+
+
+def unnamed_turbo_warning(options: GenerateOptions, checkpoint: Checkpoint) -> str | None:
+    """A folder called Turbo that runs with the defaults of the model it was distilled from; its files do not tell."""
+    family, name = checkpoint.family, Path(options.model_path).name
+    is_named = options.model_id is not None or checkpoint.marker.family is not None
+    if is_named or "turbo" not in name.lower() or "turbo" in family.name:
+        return None
+    twins = [twin for twin in families_of_pipeline_class(family.pipeline_class) if "turbo" in twin.name]
+    if not twins:
+        return None
+    return (
+        f"{name} runs as {family.title}, whose files look the same as {twins[0].title}'s; "
+        f"--model-id {twins[0].model_ids[0]} would run it as that."
+    )
+
+
+def _check_family(options: GenerateOptions, family: Family) -> None:
+    if options.enable_cfg_renorm and not family.renormalises_guidance:
+        raise UsageError(
+            f"--enable-cfg-renorm was given, but {family.title} does not renormalise its guidance.",
+            next_step="Drop --enable-cfg-renorm.",
+        )
+    if family.makes_video:
+        return
+    for flag, frames in (("--num-frames", options.num_frames), ("--warmup-num-frames", options.warmup_num_frames)):
+        if frames not in (None, 1):
+            raise UsageError(
+                f"{flag} is {frames}, but {family.title} makes single images; only 1 is possible.",
+                next_step=f"Drop {flag}; this release has no video model.",
+            )
+    if options.fps is not None:
+        raise UsageError(
+            f"--fps is {options.fps:g}, but {family.title} makes single images, which have no frame rate.",
+            next_step="Drop --fps; this release has no video model.",
+        )
+
+
+def _nearest(side: int, family: Family) -> int:
+    nearest = nearest_sizes(side, family)
+    return side if side in nearest else nearest[-1]

@@ -1,0 +1,45 @@
+"""What a family's sites put into a model, so that the mount can take it out again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from fuseproof.fastpaths.gates import Gate
+from fuseproof.fastpaths.hoisting import HeldResults
+from fuseproof.fastpaths.replacements import Replacement
+
+
+@dataclass(frozen=True)
+class GraphTarget:
+    """The callable that a CUDA graph may capture: ``getattr(owner, attribute)``.
+
+    ``state`` names what a graph bakes in besides its inputs: the addresses of weights.
+    """
+
+    owner: Any
+    attribute: str
+    state: Callable[[], Hashable]
+
+
+class Choose(Protocol):
+    """Puts the approximate sites named in ``gates`` in force and takes all others out, as long as no other call does.
+
+    For the calling thread, or for every thread that was told nothing. None: this thread is told nothing any more.
+    """
+
+    def __call__(self, gates: Mapping[str, Gate] | None, *, in_all_threads: bool) -> None: ...
+
+
+@dataclass(frozen=True)
+class Installation:
+    """Forwards replaced, results held, and what to capture as a graph (None: the component's own forward).
+
+    ``choose`` is there where the family has approximate sites, none of which is in force to begin with.
+    """
+
+    replacements: list[Replacement] = field(default_factory=list)
+    held: list[HeldResults] = field(default_factory=list)
+    graph_target: GraphTarget | None = None
+    choose: Choose | None = None

@@ -1,0 +1,1 @@
+"""Triton kernels, one file an operation: contract, plain-torch reference, kernel, why not, launch."""

@@ -1,0 +1,71 @@
+"""AutoencoderKL (the VAE of FLUX and LongCat): GroupNorm + SiLU, what follows a convolution, and its layout.
+
+``vae_group_norm_silu`` replaces each norm with the SiLU behind it, and the attention's norm. ``vae_convolutions`` takes
+whole residual blocks, samplers, and the first and last convolutions through channels-last memory: norms write it, cuDNN
+convolves without converting anything, and one epilogue adds bias and residual and turns the result back, so that every
+norm still reads NCHW in aten's order. Where the gate rejects that, the epilogue alone remains, in NCHW. All is verified
+against diffusers' own modules. Tiling and slicing call the same modules and need nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fuseproof.fastpaths.gates import Gate
+from fuseproof.fastpaths.installation import Installation
+from fuseproof.fastpaths.replacements import Forward, Replacement
+from fuseproof.fastpaths.sites.autoencoder_kl import modules
+
+COMPONENT = "vae"
+CLASS_NAME = "AutoencoderKL"
+KERNELS_OF_SITE = {
+    "vae_group_norm_silu": ("group_norm_silu",),
+    "vae_convolutions": ("conv_bias_residual",),
+}
+SITES = tuple(KERNELS_OF_SITE)
+QUALITY_OF_SITE = dict.fromkeys(SITES, "lossless")
+
+
+def reject_reason(vae: Any) -> str | None:
+    """Why this VAE cannot carry any of the sites, naming the module; None if it can."""
+    if type(vae).__name__ != CLASS_NAME:
+        return f"vae is {type(vae).__name__}, the sites need {CLASS_NAME}"
+    dtypes = sorted({str(parameter.dtype).removeprefix("torch.") for parameter in vae.parameters()})
+    if dtypes != ["bfloat16"]:
+        return f"weights are {', '.join(dtypes)}; the kernels need bfloat16 throughout"
+    return modules.reject_reason(vae)
+
+
+def site_reasons(vae: Any) -> dict[str, str]:
+    """Sites that decline on this VAE although the family does not, and why."""
+    try:
+        launching = importlib.import_module("fuseproof.fastpaths.kernels.launching")
+    except ImportError as error:
+        return dict.fromkeys(SITES, f"triton cannot be imported: {error}")
+    reason = launching.device_reason("the model", next(vae.parameters()))
+    return dict.fromkeys(SITES, reason) if reason is not None else {}
+
+
+def install(vae: Any, gates: Mapping[str, Gate]) -> Installation:
+    """Put the chosen sites into ``vae``; the gates of declining sites are not among ``gates``."""
+    from fuseproof.fastpaths.sites.autoencoder_kl import forwards
+    from fuseproof.fastpaths.sites.autoencoder_kl.paths import Paths
+
+    makers: dict[str, Callable[[Paths, Any, Forward], Forward]] = {
+        "coder": forwards.coder_forward,
+        "residual_block": forwards.residual_block_forward,
+    }
+    if "vae_group_norm_silu" in gates:
+        makers["norm"] = forwards.norm_forward
+    if "vae_convolutions" in gates:
+        makers |= {"upsampler": forwards.upsampler_forward, "downsampler": forwards.downsampler_forward}
+    paths = Paths(gates)
+    installation = Installation()
+    for kind, _, module in modules.replaced_modules(vae):
+        if kind in makers:
+            make = functools.partial(makers[kind], paths, module)
+            installation.replacements.append(Replacement(module, make))
+    return installation

@@ -1,0 +1,195 @@
+"""The forwards that stand in for diffusers' (0.42.1) ``ResnetBlock2D``, ``Upsample2D``, ``Downsample2D``, the GroupNorm
+of ``Attention``, ``Encoder`` and ``Decoder``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from fuseproof.fastpaths.operations import signature
+from fuseproof.fastpaths.replacements import Forward
+from fuseproof.fastpaths.sites.autoencoder_kl import modules
+from fuseproof.fastpaths.sites.autoencoder_kl.paths import (
+    CONVOLUTIONS,
+    NORMS,
+    Paths,
+    convolution_key,
+    norm_key,
+    shortcut_of,
+    with_bias,
+)
+
+# torch's channels-last nearest upsampling addresses fewer output elements than this.
+LARGEST_UPSAMPLED = 2**31
+
+
+def norm_forward(paths: Paths, norm: Any, eager: Forward) -> Forward:
+    """A GroupNorm that no SiLU follows."""
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        if torch.compiler.is_compiling():
+            return eager(x)
+        reason = paths.decline_reason(x, norm)
+        if reason is not None:
+            return paths.decline(reason, lambda: eager(x), NORMS)
+        return paths.norm(norm, x, silu=False)
+
+    return forward
+
+
+def residual_block_forward(paths: Paths, block: Any, eager: Forward) -> Forward:
+    """norm, SiLU, convolution, norm, SiLU, convolution, residual; a time embedding makes the call eager."""
+    children = modules.rewritten_children("residual_block", block)
+    structure = (block.conv_shortcut is not None, block.output_scale_factor)
+    keeps_shape = block.conv1.out_channels == block.conv2.out_channels
+
+    def forward(input_tensor: torch.Tensor, temb: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
+        def plain() -> Any:
+            return eager(input_tensor, temb, *args, **kwargs)
+
+        def turned() -> torch.Tensor:
+            hidden = paths.norm_and_convolution(block.norm1, block.conv1, input_tensor)
+            residual, residual_bias = shortcut_of(block, input_tensor)
+            return paths.norm_and_convolution(
+                block.norm2, block.conv2, hidden,
+                residual=residual, residual_bias=residual_bias, scale_factor=block.output_scale_factor,
+                out=hidden if keeps_shape else None,
+            )  # fmt: skip
+
+        def contiguous() -> torch.Tensor:
+            hidden = block.conv1(paths.norm(block.norm1, input_tensor))
+            return paths.last_convolution(block, paths.norm(block.norm2, hidden), input_tensor)
+
+        if torch.compiler.is_compiling():
+            return plain()
+        reason = _call_reason(temb is not None or args or kwargs or block.training, "a time embedding or training mode")
+        reason = reason or paths.decline_reason(input_tensor, *children)
+        if reason is not None:
+            return paths.decline(reason, plain, NORMS, CONVOLUTIONS)
+        convolutions = (block.conv1, block.conv2, *([block.conv_shortcut] if block.conv_shortcut is not None else []))
+        layers = (*map(norm_key, (block.norm1, block.norm2)), *map(convolution_key, convolutions))
+        return paths.turned(("residual", signature(input_tensor), structure, layers), turned, plain, contiguous)
+
+    return forward
+
+
+def upsampler_forward(paths: Paths, upsampler: Any, eager: Forward) -> Forward:
+    """Nearest upsampling by two and a convolution; the small tensor is turned, not the large one."""
+
+    def forward(hidden_states: torch.Tensor, output_size: int | None = None, *args: Any, **kwargs: Any) -> torch.Tensor:
+        def plain() -> torch.Tensor:
+            result: torch.Tensor = eager(hidden_states, output_size, *args, **kwargs)
+            return result
+
+        def turned() -> torch.Tensor:
+            small = hidden_states.contiguous(memory_format=torch.channels_last)
+            return with_bias(upsampler.conv, F.interpolate(small, scale_factor=2.0, mode="nearest"))
+
+        if torch.compiler.is_compiling():
+            return plain()
+        is_large = hidden_states.shape[0] >= 64 or 4 * hidden_states.numel() >= LARGEST_UPSAMPLED
+        reason = _call_reason(output_size is not None or args or kwargs, "an output size")
+        reason = reason or _call_reason(is_large, "64 samples, or 2**31 elements after upsampling")
+        reason = reason or paths.decline_reason(hidden_states, upsampler.conv)
+        if reason is not None:
+            return paths.decline(reason, plain, CONVOLUTIONS)
+        key = ("upsampler", signature(hidden_states), convolution_key(upsampler.conv))
+        return paths.turned(key, turned, plain, plain)
+
+    return forward
+
+
+def downsampler_forward(paths: Paths, downsampler: Any, eager: Forward) -> Forward:
+    """A convolution of stride two, behind a row and a column of zeros where the module pads by itself."""
+
+    def forward(hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        def plain() -> torch.Tensor:
+            result: torch.Tensor = eager(hidden_states, *args, **kwargs)
+            return result
+
+        def turned() -> torch.Tensor:
+            border = 1 if downsampler.padding == 0 else 0
+            return with_bias(downsampler.conv, padded_channels_last(hidden_states, border))
+
+        if torch.compiler.is_compiling():
+            return plain()
+        reason = _call_reason(args or kwargs, "further arguments")
+        reason = reason or paths.decline_reason(hidden_states, downsampler.conv)
+        if reason is not None:
+            return paths.decline(reason, plain, CONVOLUTIONS)
+        key = ("downsampler", signature(hidden_states), downsampler.padding, convolution_key(downsampler.conv))
+        return paths.turned(key, turned, plain, plain)
+
+    return forward
+
+
+def coder_forward(paths: Paths, coder: Any, eager: Forward) -> Forward:
+    """``Encoder`` or ``Decoder``: its blocks as they are, first convolution and last norm + SiLU + convolution ours."""
+    children = modules.rewritten_children("coder", coder)
+    is_encoder = type(coder).__name__ == "Encoder"
+
+    def forward(sample: torch.Tensor, latent_embeds: torch.Tensor | None = None) -> torch.Tensor:
+        def plain() -> torch.Tensor:
+            result: torch.Tensor = eager(sample) if latent_embeds is None else eager(sample, latent_embeds)
+            return result
+
+        if torch.compiler.is_compiling() or torch.is_grad_enabled():
+            return plain()
+        reason = _call_reason(latent_embeds is not None, "latent embeddings")
+        reason = reason or paths.decline_reason(sample, *children)
+        if reason is not None:
+            return paths.decline(reason, plain, NORMS, CONVOLUTIONS)
+        hidden = _first_convolution(paths, coder, sample)
+        blocks = (*coder.down_blocks, coder.mid_block) if is_encoder else (coder.mid_block, *coder.up_blocks)
+        for block in blocks:
+            hidden = block(hidden)
+        return _last_layers(paths, coder, hidden)
+
+    return forward
+
+
+def padded_channels_last(x: torch.Tensor, border: int) -> torch.Tensor:
+    """``x`` [N, C, H, W] in channels-last memory, with ``border`` rows and columns of zeros below and to the right."""
+    samples, channels, height, width = x.shape
+    shape = (samples, channels, height + border, width + border)
+    padded = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    padded[:, :, :height, :width].copy_(x)
+    padded[:, :, height:, :].zero_()
+    padded[:, :, :, width:].zero_()
+    return padded
+
+
+def _first_convolution(paths: Paths, coder: Any, sample: torch.Tensor) -> torch.Tensor:
+    def plain() -> torch.Tensor:
+        result: torch.Tensor = coder.conv_in(sample)
+        return result
+
+    def turned() -> torch.Tensor:
+        return with_bias(coder.conv_in, sample.contiguous(memory_format=torch.channels_last))
+
+    key = ("convolution", signature(sample), convolution_key(coder.conv_in))
+    return paths.turned(key, turned, plain, plain)
+
+
+def _last_layers(paths: Paths, coder: Any, hidden: torch.Tensor) -> torch.Tensor:
+    norm, convolution = coder.conv_norm_out, coder.conv_out
+
+    def plain() -> torch.Tensor:
+        result: torch.Tensor = convolution(coder.conv_act(norm(hidden)))
+        return result
+
+    def turned() -> torch.Tensor:
+        return paths.norm_and_convolution(norm, convolution, hidden)
+
+    def contiguous() -> torch.Tensor:
+        result: torch.Tensor = convolution(paths.norm(norm, hidden))
+        return result
+
+    key = ("norm-convolution", signature(hidden), norm_key(norm), convolution_key(convolution))
+    return paths.turned(key, turned, plain, contiguous)
+
+
+def _call_reason(condition: object, what: str) -> str | None:
+    return f"called with {what}" if condition else None

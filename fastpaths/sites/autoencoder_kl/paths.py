@@ -1,0 +1,149 @@
+"""The arithmetic of the VAE's pieces, each behind the gate of its site, with diffusers' own as the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from fuseproof.fastpaths.gates import Gate, undecidable
+from fuseproof.fastpaths.kernels import conv_bias_residual, group_norm_silu
+from fuseproof.fastpaths.kernels.launching import device_reason
+from fuseproof.fastpaths.operations import GatedOperation, signature
+from fuseproof.fastpaths.sites.autoencoder_kl import modules
+
+NORMS, CONVOLUTIONS = "vae_group_norm_silu", "vae_convolutions"
+Tensors = Callable[[], torch.Tensor]
+
+
+class Paths:
+    """What the replaced forwards call. A site that is off has no gate here, and its reference runs."""
+
+    def __init__(self, gates: Mapping[str, Gate]) -> None:
+        self._gates = dict(gates)
+        self._norm = GatedOperation("group_norm_silu", group_norm_silu, gates.get(NORMS))
+        self._convolutions = gates.get(CONVOLUTIONS)
+        self._rounds_statistics: dict[torch.device, bool] = {}
+
+    def decline_reason(self, x: torch.Tensor, *children: Any) -> str | None:
+        """Why this call must be eager as a whole, or None."""
+        if x.dtype != torch.bfloat16:
+            return f"activations are {x.dtype}; the kernels need torch.bfloat16"
+        if torch.is_autocast_enabled(x.device.type):
+            return "autocast is on"
+        if not x.is_contiguous():
+            return f"activations have strides {list(x.stride())}; the kernels need them contiguous"
+        if x.device not in self._rounds_statistics and undecidable():
+            return "first called under compilation, capture, or with gradients recorded"
+        return device_reason("the activation", x) or modules.change_in(*children)
+
+    def decline(self, reason: str, eager: Callable[[], Any], *sites: str) -> Any:
+        """Run ``eager`` and count the call as declined at those of ``sites`` that are mounted."""
+        for site in sites:
+            if site in self._gates:
+                self._gates[site].decline(reason, lambda: None)
+        return eager()
+
+    def turned(self, key: Hashable, fused: Tensors, eager: Tensors, contiguous: Tensors) -> torch.Tensor:
+        """``fused``, in channels-last, where the gate has seen ``eager``'s bits; without it, or rejected, the last."""
+        gate = self._convolutions
+        if gate is None:
+            return contiguous()
+        whole_key = ("channels-last", key, _convolution_settings())
+        if whole_key in gate.rejections and contiguous is not eager:
+            return contiguous()
+        result: torch.Tensor = gate.run(whole_key, fused, eager)
+        return result
+
+    def norm(self, norm: Any, x: torch.Tensor, silu: bool = True) -> torch.Tensor:
+        """GroupNorm, and SiLU with it, of [N, C, *], behind the norm's gate."""
+        result: torch.Tensor = self._norm(*self._norm_arguments(norm, x, silu, False))
+        return result
+
+    def norm_and_convolution(
+        self, norm: Any, convolution: Any, x: torch.Tensor, **epilogue: torch.Tensor | float | None
+    ) -> torch.Tensor:
+        """SiLU(GroupNorm(x)) through a channels-last convolution and its epilogue: NCHW to NCHW, ungated."""
+        normalise = group_norm_silu.reference if self._norm.gate is None else group_norm_silu.fused
+        return with_bias(convolution, normalise(*self._norm_arguments(norm, x, True, True)), **epilogue)
+
+    def last_convolution(self, block: Any, hidden: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """The end of a residual block: second convolution, its bias, shortcut or residual, output factor."""
+        convolution, shortcut = block.conv2, block.conv_shortcut
+
+        def fused() -> torch.Tensor:
+            residual, residual_bias = shortcut_of(block, x)
+            output = convolve(convolution, hidden)
+            out = output if output.is_contiguous() else None
+            return conv_bias_residual.fused(
+                output, convolution.bias, residual, residual_bias, block.output_scale_factor, out=out
+            )
+
+        def eager() -> torch.Tensor:
+            output = convolution(hidden)
+            total: torch.Tensor = (x if shortcut is None else shortcut(x)) + output
+            return total / block.output_scale_factor
+
+        gate = self._convolutions
+        if gate is None:
+            return eager()
+        parts = (convolution_key(convolution), None if shortcut is None else convolution_key(shortcut))
+        sizes = (signature(hidden), signature(x), block.output_scale_factor)
+        result: torch.Tensor = gate.run(("contiguous", sizes, parts, _convolution_settings()), fused, eager)
+        return result
+
+    def _norm_arguments(
+        self, norm: Any, x: torch.Tensor, silu: bool, channels_last: bool
+    ) -> tuple[torch.Tensor, Any, Any, int, float, bool, bool, bool]:
+        rounds = self._rounds(x.device)
+        return x, norm.weight, norm.bias, norm.num_groups, norm.eps, silu, channels_last, rounds
+
+    def _rounds(self, device: torch.device) -> bool:
+        """Whether torch rounds statistics on ``device``: asked once, which waits for the device."""
+        if device not in self._rounds_statistics:
+            self._rounds_statistics[device] = group_norm_silu.rounds_statistics(device)
+        return self._rounds_statistics[device]
+
+
+def convolve(convolution: Any, x: torch.Tensor) -> torch.Tensor:
+    """torch's own convolution without the bias, in the layout of ``x``."""
+    return F.conv2d(
+        x, convolution.weight, None, convolution.stride, convolution.padding, convolution.dilation, convolution.groups
+    )
+
+
+def with_bias(convolution: Any, x: torch.Tensor, **epilogue: Any) -> torch.Tensor:
+    """A convolution of ``x`` in its layout, with bias and what else the epilogue adds: contiguous."""
+    return conv_bias_residual.fused(convolve(convolution, x), convolution.bias, **epilogue)
+
+
+def shortcut_of(block: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The residual of a block, and the bias that is still to be added to it."""
+    if block.conv_shortcut is None:
+        return x, None
+    return convolve(block.conv_shortcut, x), block.conv_shortcut.bias
+
+
+def convolution_key(convolution: Any) -> Hashable:
+    """What of a convolution can change its arithmetic, or cuDNN's choice of a kernel."""
+    return (
+        signature(convolution.weight),
+        signature(convolution.bias),
+        convolution.stride,
+        convolution.padding,
+        convolution.dilation,
+        convolution.groups,
+    )
+
+
+def norm_key(norm: Any) -> Hashable:
+    """What of a norm can change its arithmetic."""
+    return signature(norm.weight), signature(norm.bias), norm.num_groups, norm.eps
+
+
+def _convolution_settings() -> Hashable:
+    """The process-wide switches that choose among convolution algorithms."""
+    cudnn = torch.backends.cudnn
+    return cudnn.enabled, cudnn.benchmark, cudnn.deterministic, torch.are_deterministic_algorithms_enabled()

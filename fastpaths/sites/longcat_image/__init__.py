@@ -1,0 +1,134 @@
+"""LongCat-Image: what is computed once, and the blocks rewritten on one stream buffer with fused kernels between.
+
+``context_embedding``, ``rotary_tables``, ``timestep_embedding`` and ``modulation`` hold what does not change
+(:mod:`hoists`, :mod:`modulation`). ``packed_blocks`` is the rewrite of the blocks (:mod:`blocks`, :mod:`forward`),
+verified block by block against diffusers' own; the kernel sites work inside it. ``linear_gelu`` and ``fp8_linear``
+are not exact: they give the blocks other matrices (:mod:`epilogue`, :mod:`fp8`) while a quality permits it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from fuseproof.fastpaths.gates import Gate
+from fuseproof.fastpaths.hoisting import HeldResults
+from fuseproof.fastpaths.installation import GraphTarget, Installation
+from fuseproof.fastpaths.operations import GatedOperation
+from fuseproof.fastpaths.replacements import Forward, Replacement
+from fuseproof.fastpaths.sites.longcat_image import hoists, soundness
+
+COMPONENT = "transformer"
+CLASS_NAME = "LongCatImageTransformer2DModel"
+HOISTING_SITES = ("context_embedding", "rotary_tables", "timestep_embedding", "modulation")
+KERNELS_OF_SITE = {
+    "layernorm_modulate": ("layernorm_modulate",),
+    "gated_residual": ("gated_residual", "gated_residual_layernorm_modulate"),
+    "qk_norm_rope": ("qk_norm_rope",),
+    "gelu_tanh": ("gelu_tanh", "attention_mlp_gelu"),
+}
+LOOP_OPERATIONS = ("guidance_step",)
+"""What no module's forward does: a native loop asks the mount for these and calls them itself."""
+APPROXIMATE_SITES = {"linear_gelu": "extra-high", "fp8_linear": "high"}
+SITES = (*HOISTING_SITES, "packed_blocks", *KERNELS_OF_SITE, *LOOP_OPERATIONS, *APPROXIMATE_SITES)
+QUALITY_OF_SITE = {**dict.fromkeys(SITES, "lossless"), **APPROXIMATE_SITES}
+REQUIRES = dict.fromkeys((*KERNELS_OF_SITE, *APPROXIMATE_SITES), "packed_blocks")
+"""The kernels work between the rewritten blocks' matrices: asking for one asks for the rewrite too."""
+LARGEST_ERROR_OF_SITE = {"linear_gelu": 0.05, "fp8_linear": 0.3}
+"""Relative error of what a block adds to its stream, beyond which it is not the same computation. Roundings that move
+cost some tenths of a percent, e4m3 operands about a tenth; a matrix in the wrong layout costs more than the whole."""
+TAKEN_OVER_BY = {"linear_gelu": "fp8_linear"}
+"""Where both are permitted, the second one has the matrices."""
+
+
+def reject_reason(transformer: Any) -> str | None:
+    """Why this transformer cannot carry any of the sites; None if it can."""
+    return hoists.reject_reason(transformer)
+
+
+def site_reasons(transformer: Any) -> dict[str, str]:
+    """Sites that decline on this transformer although the family does not, and why."""
+    reasons: dict[str, str] = {}
+    blocked = _kernels_missing() or _rewrite_reason(transformer)
+    if blocked is not None:
+        return dict.fromkeys(("packed_blocks", *KERNELS_OF_SITE, *LOOP_OPERATIONS, *APPROXIMATE_SITES), blocked)
+    parameter = next(transformer.parameters())
+    if parameter.device.type != "cuda":
+        kernel = f"the model is on {parameter.device}; Triton kernels need a CUDA device"
+        reasons = dict.fromkeys((*KERNELS_OF_SITE, *LOOP_OPERATIONS), kernel)
+    return reasons | _approximate_reasons(transformer)
+
+
+def install(transformer: Any, gates: Mapping[str, Gate]) -> Installation:
+    """Put the chosen sites into ``transformer``; the gates of declining sites are not among ``gates``."""
+    installation = Installation()
+    rewrites = "packed_blocks" in gates
+    call = hoists.CurrentCall()
+    hoisted = tuple(site for site in HOISTING_SITES if site in gates and not (rewrites and site == "modulation"))
+    for hoist in hoists.hoists(transformer, hoisted):
+        held = HeldResults()
+        installation.held.append(held)
+        make = functools.partial(hoists.hoisted_forward, hoist, call, gates[hoist.site], held)
+        installation.replacements.append(Replacement(hoist.module, make))
+    if not rewrites:
+        watch = functools.partial(hoists.watched_forward, call)
+        installation.replacements.append(Replacement(transformer, watch))
+        return installation
+    return _rewritten(transformer, gates, call, installation)
+
+
+def loop_operation(name: str, gate: Gate) -> GatedOperation:
+    """The operation of a site that a native loop calls itself."""
+    kernel = importlib.import_module(f"fuseproof.fastpaths.kernels.{name}")
+    return GatedOperation(name, kernel, gate)
+
+
+def _rewritten(
+    transformer: Any, gates: Mapping[str, Gate], call: hoists.CurrentCall, installation: Installation
+) -> Installation:
+    from fuseproof.fastpaths.sites.longcat_image.forward import RewrittenForward
+    from fuseproof.fastpaths.sites.longcat_image.kernels import gated_operations
+
+    held = HeldResults()
+    made: list[RewrittenForward] = []  # the replacement calls ``make`` at once
+
+    def make(eager: Forward) -> Forward:
+        forward = RewrittenForward(transformer, gated_operations(gates), gates, call, held, eager)
+        made.append(forward)
+        return forward
+
+    installation.replacements.append(Replacement(transformer, make))
+    installation.held.append(held)
+    target = GraphTarget(made[0], "core", made[0].graph_state)
+    return Installation(installation.replacements, installation.held, target, made[0].forms.choose)
+
+
+def _rewrite_reason(transformer: Any) -> str | None:
+    if soundness.is_replaced(transformer):
+        return "the transformer's own forward was replaced (by offloading?), which the rewritten blocks would pass by"
+    return soundness.reject_reason(transformer)
+
+
+def _approximate_reasons(transformer: Any) -> dict[str, str]:
+    """Why the blocks of a transformer that can be rewritten cannot have other matrices: the first reason found."""
+    from fuseproof.fastpaths.matmuls import fp8_linear, linear_gelu
+    from fuseproof.fastpaths.sites.longcat_image.linears import block_linears
+
+    reasons: dict[str, str] = {}
+    for linear in block_linears(transformer):
+        found = {
+            "linear_gelu": linear_gelu.reject_reason(linear.weight, linear.bias),
+            "fp8_linear": fp8_linear.reject_reason(linear.weight),
+        }
+        reasons = {name: reason for name, reason in found.items() if reason is not None} | reasons
+    return reasons
+
+
+def _kernels_missing() -> str | None:
+    try:
+        importlib.import_module("triton")
+    except ImportError as error:
+        return f"triton cannot be imported: {error}"
+    return None

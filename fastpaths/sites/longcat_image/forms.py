@@ -1,0 +1,111 @@
+"""The forms that a transformer's blocks can take: exact, or with approximate matrices, and which one is in force.
+
+The exact form always exists and is what a thread runs unless told otherwise. An approximate form is made when its site
+is first put in force and kept until the mount ends; it shares everything with the exact one but its matrices.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fuseproof.fastpaths.gates import Gate
+from fuseproof.fastpaths.sites.longcat_image.blocks import JointBlock, Operations, SingleBlock, Stream
+from fuseproof.fastpaths.sites.longcat_image.epilogue import EpilogueLinears
+from fuseproof.fastpaths.sites.longcat_image.fp8 import Fp8Linears
+from fuseproof.fastpaths.sites.longcat_image.linears import ExactLinears, Linears
+from fuseproof.fastpaths.sites.longcat_image.modulation import Modulations
+
+EXACT = "exact"
+
+
+@dataclass(frozen=True)
+class Form:
+    """All blocks with one kind of matrices. ``gate`` is the approximate site's; None: these are the exact blocks."""
+
+    name: str
+    joint: tuple[JointBlock, ...]
+    single: tuple[SingleBlock, ...]
+    linears: Linears
+    gate: Gate | None
+
+    def run(self, stream: Stream, index: int, modulations: Modulations, following_eps: float) -> torch.Tensor:
+        """Advance ``stream`` by block ``index`` (joint ones first) and return its hidden rows [B, S, D]."""
+        entering, following = modulations.entering(index), modulations.entering(index + 1)
+        joint = len(self.joint)
+        if index < joint:
+            self.joint[index].run(stream, modulations.joint[index], entering, following, following_eps)
+        else:
+            gate = modulations.single[index - joint][2]
+            self.single[index - joint].run(stream, gate, entering, following, following_eps)
+        return stream.hidden
+
+
+class Choice(threading.local):
+    """What this thread was told to run; None: what all threads run."""
+
+    form: Form | None = None
+
+
+class Forms:
+    """The forms of one transformer, and a choice among them for each thread."""
+
+    def __init__(self, transformer: Any, operations: Operations) -> None:
+        self._transformer = transformer
+        self._operations = operations
+        self.exact = self._made(EXACT, self._exact_linears(), None)
+        self._everywhere = self.exact
+        self._choice = Choice()
+        self._approximate: dict[str, Form] = {}
+
+    def in_force(self) -> Form:
+        """The form that this thread runs."""
+        return self._choice.form or self._everywhere
+
+    def choose(self, gates: Mapping[str, Gate] | None, *, in_all_threads: bool) -> None:
+        """Put the approximate site of ``gates`` in force, the exact form where there is none.
+
+        For this thread, or for all that were told nothing; None leaves this thread to what all run.
+        """
+        form = None if gates is None else self._form_of(gates)
+        if in_all_threads:
+            self._everywhere = form or self.exact
+        else:
+            self._choice.form = form
+
+    def state(self) -> Hashable:
+        """What tells this thread's form, and the memory of its own tensors, from any other."""
+        form = self.in_force()
+        return form.name, form.linears.state()
+
+    def _form_of(self, gates: Mapping[str, Gate]) -> Form:
+        if not gates:
+            return self.exact
+        ((name, gate),) = gates.items()  # two kinds of matrices cannot be in force at once
+        if name not in self._approximate:
+            self._approximate[name] = self._made(name, self._linears_of()[name](), gate)
+        return self._approximate[name]
+
+    def _linears_of(self) -> Mapping[str, Callable[[], Linears]]:
+        operations = self._operations
+        return {
+            "linear_gelu": lambda: EpilogueLinears(operations.gelu_tanh, operations.attention_mlp_gelu),
+            "fp8_linear": Fp8Linears,
+        }
+
+    def _exact_linears(self) -> ExactLinears:
+        return ExactLinears(self._operations.gelu_tanh, self._operations.attention_mlp_gelu)
+
+    def _made(self, name: str, linears: Linears, gate: Gate | None) -> Form:
+        operations, transformer = self._operations, self._transformer
+        return Form(
+            name,
+            tuple(JointBlock(block, operations, linears) for block in transformer.transformer_blocks),
+            tuple(SingleBlock(block, operations, linears) for block in transformer.single_transformer_blocks),
+            linears,
+            gate,
+        )

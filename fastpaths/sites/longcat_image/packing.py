@@ -1,0 +1,77 @@
+"""Several linears of one input as one: their weights side by side in one buffer, under their own names.
+
+Exact where the gate says so: each output column is the same dot product, but the library may choose another tile for
+the wider matrix. A parameter becomes a view of the buffer, so state-dict names, ``load_state_dict`` and
+``save_pretrained`` are what they were, and a write into one weight is a write into the buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+@dataclass(frozen=True)
+class PackedLinear:
+    """``weight`` [outputs, inputs] and ``bias`` [outputs] of several linears, in order; ``weights`` are their own."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor
+    weights: tuple[nn.Parameter, ...]
+
+
+def pack(linears: Sequence[nn.Linear]) -> PackedLinear:
+    """Move the parameters of ``linears`` into one buffer; where they already lie so, take that buffer."""
+    weights = tuple(linear.weight for linear in linears)
+    return PackedLinear(_side_by_side(weights), _side_by_side([linear.bias for linear in linears]), weights)
+
+
+def linear_into(weight: torch.Tensor, bias: torch.Tensor, x: torch.Tensor, out: torch.Tensor) -> None:
+    """``out`` = ``F.linear(x, weight, bias)``, [B, S, N] from [B, S, K], without a copy where both are plain rows.
+
+    The library call is the one that ``F.linear`` makes on contiguous input: addmm with the bias as its epilogue.
+    """
+    x_rows, out_rows = rows_of(x), rows_of(out)
+    if x_rows is None or out_rows is None or not out_rows.is_contiguous():
+        out.copy_(F.linear(x.contiguous(), weight, bias))
+    else:
+        torch.addmm(bias, x_rows, weight.t(), out=out_rows)
+
+
+def rows_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """[B, S, K] as [B * S, K] where one row stride fits all samples, else None."""
+    batch, length, width = tensor.shape
+    if batch != 1 and tensor.stride(0) != length * tensor.stride(1):
+        return None
+    if tensor.stride(2) != 1:
+        return None
+    return tensor.as_strided((batch * length, width), (tensor.stride(1), 1))
+
+
+def _side_by_side(parameters: Sequence[nn.Parameter]) -> torch.Tensor:
+    first = parameters[0]
+    rows = sum(parameter.shape[0] for parameter in parameters)
+    shape, stride = (rows, *first.shape[1:]), first.stride()
+    if _lie_in_one_buffer(parameters):
+        return first.detach().as_strided(shape, stride, first.storage_offset())
+    buffer = torch.empty(shape, dtype=first.dtype, device=first.device)
+    start = 0
+    for parameter in parameters:
+        view = buffer[start : start + parameter.shape[0]]
+        view.copy_(parameter.detach())
+        parameter.data = view
+        start += parameter.shape[0]
+    return buffer
+
+
+def _lie_in_one_buffer(parameters: Sequence[nn.Parameter]) -> bool:
+    expected, storage = parameters[0].data_ptr(), parameters[0].untyped_storage().data_ptr()
+    for parameter in parameters:
+        if parameter.data_ptr() != expected or parameter.untyped_storage().data_ptr() != storage:
+            return False
+        expected += parameter.numel() * parameter.element_size()
+    return True

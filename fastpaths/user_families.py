@@ -1,0 +1,183 @@
+"""How a mount takes in sites of one's own: as one more family of sites, beside the built-in ones.
+
+A site on modules replaces their forwards, each call through the site's gate. A site in a kernel's place is handed to
+the gate of the built-in site that owns the kernel, which passes those calls on to it.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from fuseproof.errors import UsageError
+from fuseproof.fastpaths.families import kernels_of_site
+from fuseproof.fastpaths.gates import Gate
+from fuseproof.fastpaths.installation import Installation
+from fuseproof.fastpaths.operations import GatedOperation, signature
+from fuseproof.fastpaths.replacements import Forward, Replacement
+from fuseproof.fastpaths.user_sites import UserSite, refuse_duplicates
+
+MODULES_SHOWN = 4
+PLAIN_ARGUMENTS = (torch.Tensor, torch.dtype, torch.device, str, int, float, type(None))
+
+
+class MountedPart(Protocol):
+    """What a mount tells of one component: it, its family, and the sites that decline there."""
+
+    component: Any
+    family: Any
+    declined: dict[str, str]
+
+
+class UserFamily:
+    """Sites of one's own on one component; the same surface as a built-in family's module."""
+
+    COMPONENT = "transformer"
+    LOOP_OPERATIONS: tuple[str, ...] = ()
+
+    def __init__(self, component: Any, sites: Sequence[UserSite], requires: Mapping[str, str]) -> None:
+        self.component = component
+        self.sites = tuple(sites)
+        self.SITES = tuple(site.name for site in sites)
+        self.QUALITY_OF_SITE = dict.fromkeys(self.SITES, "lossless")
+        self.REQUIRES = dict(requires)
+
+    def reject_reason(self, component: Any) -> str | None:
+        """Never: what does not fit is a mistake of the file, and raised by :meth:`install`."""
+        return None
+
+    def site_reasons(self, component: Any) -> dict[str, str]:
+        """None: whether a site's arguments fit is asked call by call."""
+        return {}
+
+    def loop_operation(self, name: str, gate: Gate) -> GatedOperation:
+        """Never asked: no site of one's own belongs to the loop."""
+        raise LookupError(name)
+
+    def install(self, component: Any, gates: Mapping[str, Gate]) -> Installation:
+        """Replace the forwards of every module that a chosen site's glob names."""
+        installation = Installation()
+        for site in self.sites:
+            if site.modules is None or site.name not in gates:
+                continue
+            for name, module in modules_matching(component, site):
+                call = ModuleOperation(site, name, module, gates[site.name])
+                installation.replacements.append(Replacement(module, functools.partial(_forward, call)))
+        return installation
+
+
+class ModuleOperation:
+    """One module's forward behind the gate of a site; the module's own forward is the reference."""
+
+    def __init__(self, site: UserSite, name: str, module: nn.Module, gate: Gate) -> None:
+        self.name = name
+        self.site = site
+        self.module = module
+        self.gate = gate
+        self._reasons: dict[Hashable, str | None] = {}
+
+    def run(self, eager: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Fused where the gate has seen the module's own bits for such arguments."""
+        if torch.compiler.is_compiling():
+            return eager(*args, **kwargs)
+        gate, site = self.gate, self.site
+        if gate.call_observer is not None:
+            gate.call_observer(self, args, kwargs)
+        key = (self.name, *map(nested_signature, args), *((name, nested_signature(kwargs[name])) for name in kwargs))
+        reason = self._reason(key, args, kwargs)
+        if reason is not None:
+            return gate.decline(reason, lambda: eager(*args, **kwargs))
+        return gate.run(key, lambda: site.fused(self.module, *args, **kwargs), lambda: eager(*args, **kwargs))
+
+    def _reason(self, key: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+        if key not in self._reasons:
+            self._reasons[key] = self.site.reject_reason(self.module, *args, **kwargs)
+        return self._reasons[key]
+
+
+def user_families(pipe: Any, parts: Iterable[MountedPart], sites: Sequence[UserSite]) -> Iterator[UserFamily]:
+    """The family that holds ``sites``; none without any. Clashing and unknown names are a :class:`UsageError`."""
+    if not sites:
+        return
+    families = [part.family for part in parts]
+    refuse_duplicates(sites)
+    built_in = {name for family in families for name in family.SITES}
+    owners = kernel_owners(families)
+    for site in sites:
+        if site.name in built_in:
+            raise UsageError(f"a site of your own is named {site.name!r}, as a built-in one is; give it another name.")
+        if site.replaces is not None and site.replaces not in owners:
+            raise UsageError(
+                f"site {site.name!r} replaces {site.replaces!r}, which is no kernel of "
+                f"{type(pipe.transformer).__name__}; it has {', '.join(owners) or 'none'}.",
+                next_step="`fuseproof fastpaths list` shows sites and kernels.",
+            )
+    requires = {site.name: owners[site.replaces] for site in sites if site.replaces is not None}
+    yield UserFamily(pipe.transformer, sites, requires)
+
+
+def kernel_owners(families: Iterable[Any]) -> dict[str, str]:
+    """Which built-in site each kernel belongs to."""
+    return {
+        kernel: site for family in families for site, kernels in kernels_of_site(family).items() for kernel in kernels
+    }
+
+
+def connect_stand_ins(gates: Mapping[str, Gate], parts: Iterable[MountedPart], sites: Iterable[UserSite]) -> None:
+    """Tell the gate of each built-in site which of its kernels a chosen site of one's own stands in for."""
+    owners = kernel_owners(part.family for part in parts)
+    for site in sites:
+        if site.replaces is not None and site.name in gates:
+            gates[owners[site.replaces]].stand_ins[site.replaces] = (site, gates[site.name])
+
+
+def decline_unreachable(parts: Iterable[MountedPart], gates: Mapping[str, Gate]) -> None:
+    """Where the rewrite that a replaced kernel works in declines, so does its stand-in, for the same reason."""
+    known = list(parts)
+    reasons = {name: reason for part in known for name, reason in part.declined.items()}
+    requires = {site: needed for part in known for site, needed in getattr(part.family, "REQUIRES", {}).items()}
+    for part in known:
+        if not isinstance(part.family, UserFamily):
+            continue
+        for name, owner in part.family.REQUIRES.items():
+            blocked = reasons.get(requires.get(owner, owner))
+            if name in gates and blocked is not None:
+                part.declined[name] = blocked
+
+
+def modules_matching(component: nn.Module, site: UserSite) -> list[tuple[str, nn.Module]]:
+    """The modules that the site's glob names; a :class:`UsageError` shows some that exist where it names none."""
+    pattern = re.compile("".join(_translated(part) for part in re.split(r"(\*\*|\*|\?)", site.modules or "")))
+    found = [(name, module) for name, module in component.named_modules() if name and pattern.fullmatch(name)]
+    if found:
+        return found
+    shown = ", ".join([name for name, _ in component.named_modules() if name][:MODULES_SHOWN])
+    raise UsageError(
+        f"modules={site.modules!r} of site {site.name!r} names no module of {type(component).__name__}.",
+        next_step=f"It has {shown}, ...; * stands for one part of a name, ** for several.",
+    )
+
+
+def nested_signature(argument: Any) -> Hashable:
+    """As :func:`signature`, into tuples, lists and dictionaries; what cannot be hashed counts by its text."""
+    if isinstance(argument, tuple | list):
+        return tuple(map(nested_signature, argument))
+    if isinstance(argument, dict):
+        return tuple((name, nested_signature(value)) for name, value in argument.items())
+    return signature(argument) if isinstance(argument, PLAIN_ARGUMENTS) else repr(argument)
+
+
+def _forward(call: ModuleOperation, eager: Forward) -> Forward:
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return call.run(eager, args, kwargs)
+
+    return forward
+
+
+def _translated(part: str) -> str:
+    return {"**": ".*", "*": "[^.]*", "?": "[^.]"}.get(part, re.escape(part))

@@ -1,0 +1,141 @@
+"""What ``--load-format dummy`` builds: the released geometry of each family, as plain tables. Torch-free.
+
+Every number is a constructor argument of the class that carries it, so the models are the real ones, and their kernels
+run the real shapes. Sources: Qwen2.5-VL-7B-Instruct's public config for the text encoder, FLUX.1's for the
+``AutoencoderKL`` (LongCat's own factors are in its checkpoint only), LongCat-Image's released depth of 10 + 20 blocks
+for the transformer (the class's defaults, 19 + 38, are another model). ``parameters`` are counted on the meta device;
+a test counts them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from fuseproof.errors import UsageError
+from fuseproof.pipelines.families import FAMILIES, Family, family_of_model_id
+
+RECIPE = 1
+"""Version of the weight recipe (:mod:`fuseproof.pipelines.dummy_weights`): another one means other weights."""
+
+WARNING = "dummy weights: seeded random, not a trained model; speed is real, pictures are not"
+BYTES_OF_DTYPE: Mapping[str, int] = MappingProxyType({"bfloat16": 2, "float16": 2, "float32": 4})
+
+Arguments = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class DummyGeometry:
+    """Constructor arguments of each component.
+
+    ``text_model`` and ``vision_model`` are the two halves of the Qwen2.5-VL config; token ids are the tokenizer's.
+    ``parameters`` counts each component; it may stay empty for a geometry that nobody asks to be described.
+    """
+
+    transformer: Arguments
+    text_model: Arguments
+    vision_model: Arguments
+    vae: Arguments
+    parameters: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def total_parameters(self) -> int:
+        """All components together."""
+        return sum(self.parameters.values())
+
+
+LONGCAT = DummyGeometry(
+    transformer=MappingProxyType(
+        {
+            "in_channels": 64,
+            "num_layers": 10,
+            "num_single_layers": 20,
+            "attention_head_dim": 128,
+            "num_attention_heads": 24,
+            "joint_attention_dim": 3584,
+            "pooled_projection_dim": 3584,
+            "axes_dims_rope": (16, 56, 56),
+        }
+    ),
+    text_model=MappingProxyType(
+        {
+            "hidden_size": 3584,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 28,
+            "num_key_value_heads": 4,
+            "intermediate_size": 18944,
+            "vocab_size": 152064,
+            "max_position_embeddings": 128000,
+            "rms_norm_eps": 1e-6,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]},
+        }
+    ),
+    vision_model=MappingProxyType(
+        {
+            "depth": 32,
+            "hidden_size": 1280,
+            "num_heads": 16,
+            "intermediate_size": 3420,
+            "out_hidden_size": 3584,
+            "patch_size": 14,
+            "spatial_merge_size": 2,
+            "temporal_patch_size": 2,
+            "tokens_per_second": 2,
+            "window_size": 112,
+            "fullatt_block_indexes": (7, 15, 23, 31),
+        }
+    ),
+    vae=MappingProxyType(
+        {
+            "latent_channels": 16,
+            "block_out_channels": (128, 256, 512, 512),
+            "layers_per_block": 2,
+            "norm_num_groups": 32,
+            "scaling_factor": 0.3611,
+            "shift_factor": 0.1159,
+            "sample_size": 1024,
+        }
+    ),
+    parameters=MappingProxyType({"transformer": 6_270_668_864, "text_encoder": 8_292_166_656, "vae": 83_819_683}),
+)
+
+GEOMETRIES: Mapping[str, DummyGeometry] = MappingProxyType(
+    {"longcat-image": LONGCAT, "longcat-image-edit": LONGCAT, "longcat-image-edit-turbo": LONGCAT}
+)
+"""By family name. Editing is the same model with other weights, so the three share one geometry."""
+
+
+def family_of_dummy(model_path: str) -> Family:
+    """The family that ``--load-format dummy`` takes ``model_path`` for: its name, or one of its published ids.
+
+    A UsageError lists the names; a folder of that name is never looked at.
+    """
+    family = family_of_model_id(model_path)
+    if family is not None and family.name in GEOMETRIES:
+        return family
+    names = [name for name in FAMILIES if name in GEOMETRIES]
+    what = "a folder" if model_path and Path(model_path).expanduser().exists() else "no family"
+    raise UsageError(
+        f"--load-format dummy reads no files, and --model-path {model_path!r} is {what}; it must name one of "
+        f"{', '.join(names)}.",
+        next_step=f"Use --model-path {names[0]}.",
+    )
+
+
+def geometry_of(family: Family) -> DummyGeometry:
+    """The released geometry of ``family``; a UsageError where there is none."""
+    geometry = GEOMETRIES.get(family.name)
+    if geometry is None:
+        raise UsageError(
+            f"{family.title} has no dummy weights; {', '.join(GEOMETRIES)} have.",
+            next_step="Use --load-format auto with a checkpoint.",
+        )
+    return geometry
+
+
+def weights_identity(seed: int = 0) -> dict[str, Any]:
+    """What a perf dump records as ``weights``: two runs whose entries differ did not run the same model."""
+    return {"format": "dummy", "recipe": RECIPE, "seed": seed}

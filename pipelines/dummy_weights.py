@@ -1,0 +1,81 @@
+"""Seeded random weights, drawn where the model will run and in the dtype it will run in.
+
+Spreads are those of the tiny checkpoints (:mod:`fuseproof.pipelines.tiny.weights`): linear and convolution weights
+N(0, 1/fan_in), embeddings N(0, 1), biases N(0, 0.1²), normalisation weights 1 + N(0, 0.1²), 3x3 convolutions a random
+mix of channels times a binomial window. None of them depends on the width of a layer, so what a narrow model does, the
+full one does too. Every tensor is drawn by its own seed, from its name, in place: no copy of the model exists
+elsewhere, and the order of the modules does not matter.
+
+The values are the device's own: a CPU and a GPU draw different numbers from one seed, as two kinds of GPU may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from fuseproof.errors import FuseproofError
+from fuseproof.pipelines.dummy_geometry import RECIPE
+from fuseproof.pipelines.tiny.weights import BIAS_SPREAD, NORM_WEIGHT_SPREAD, Gain, tensor_seed
+
+BINOMIAL = (1.0, 2.0, 1.0)
+
+
+def materialise(
+    model: torch.nn.Module, component: str, *, dtype: torch.dtype, device: torch.device, seed: int, gain: Gain
+) -> None:
+    """Give ``model``, built on the meta device, its memory on ``device`` and its values, in place.
+
+    Parameters become ``dtype``. Buffers are computed, not drawn, and keep the dtype that the library gives them (fp32
+    rotary frequencies in a bf16 model), as after ``from_pretrained(dtype=...)``.
+    """
+    # diffusers' own `to` warns of modules that from_pretrained would keep in fp32, and then names none.
+    torch.nn.Module.to(model, dtype=dtype)
+    model.to_empty(device=device)
+    _compute_buffers(model, device)
+    _draw_parameters(model, f"dummy-{RECIPE}/{seed}/{component}", device, gain)
+
+
+def _compute_buffers(model: torch.nn.Module, device: torch.device) -> None:
+    """Build each module that owns buffers once more, for real, from its config, and take over its buffers."""
+    for name, module in model.named_modules():
+        if not module._buffers:
+            continue
+        rebuild: Callable[[object], torch.nn.Module] = type(module)
+        config = getattr(module, "config", None)
+        if config is None or next(module.parameters(), None) is not None:
+            raise FuseproofError(f"{name} has buffers {', '.join(module._buffers)}, and no recipe to compute them.")
+        for buffer_name, buffer in rebuild(config).named_buffers():
+            setattr(module, buffer_name, buffer.to(device))
+
+
+@torch.no_grad()
+def _draw_parameters(model: torch.nn.Module, prefix: str, device: torch.device, gain: Gain) -> None:
+    embeddings = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, torch.nn.Embedding)}
+    generator = torch.Generator(device)
+    for name, parameter in model.named_parameters():
+        generator.manual_seed(tensor_seed(f"{prefix}/{name}"))
+        _draw(parameter, name, gain(name), generator, is_embedding=name in embeddings)
+
+
+def _draw(parameter: torch.Tensor, name: str, gain: float, generator: torch.Generator, *, is_embedding: bool) -> None:
+    shape = parameter.shape
+    if parameter.ndim == 4 and shape[2:] == (3, 3):
+        mix = parameter.new_empty((*shape[:2], 1, 1)).normal_(0.0, gain / shape[1] ** 0.5, generator=generator)
+        parameter.copy_(mix * _binomial_window(parameter))
+    elif is_embedding:
+        parameter.normal_(0.0, gain, generator=generator)
+    elif parameter.ndim >= 2:
+        parameter.normal_(0.0, gain / shape[1:].numel() ** 0.5, generator=generator)
+    elif name.endswith("bias"):
+        parameter.normal_(0.0, gain * BIAS_SPREAD, generator=generator)
+    else:
+        parameter.normal_(gain, gain * NORM_WEIGHT_SPREAD, generator=generator)
+
+
+def _binomial_window(like: torch.Tensor) -> torch.Tensor:
+    """The [3, 3] window (1 2 1)ᵀ(1 2 1) of unit norm, which keeps the spread of the mix it is multiplied with."""
+    line = torch.tensor(BINOMIAL, dtype=like.dtype, device=like.device)
+    window = torch.outer(line, line)
+    return window / window.norm()

@@ -1,0 +1,182 @@
+"""What the sites of a family meet in real requests: rows of text and picture, and one forward at those sizes.
+
+Models are built on the meta device, so nothing here needs weights, memory or a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from fuseproof.errors import UsageError
+from fuseproof.fastpaths.call_layouts import layout_of
+from fuseproof.fastpaths.families import family_of
+from fuseproof.fastpaths.installation import Installation
+from fuseproof.fastpaths.tracing import Run, SiteCall, trace, trace_modules, with_stand_ins
+from fuseproof.fastpaths.user_sites import UserSite
+from fuseproof.fastpaths.verification import Case, cases_for
+from fuseproof.pipelines.families import Family
+
+META = torch.device("meta")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One forward of a transformer: ``batch`` samples of ``text_rows`` + ``image_rows`` tokens."""
+
+    name: str
+    text_rows: int
+    image_rows: int
+    batch: int = 1
+
+
+LENGTHS = tuple(Workload(f"{rows} rows", 1, rows - 1) for rows in (512, 859, 4096, 8374))
+"""The lengths of single streams, where a model without one buffer for both would run them."""
+
+ODD = (
+    Workload("1+1 rows", 1, 1),
+    Workload("3+334 rows", 3, 334),
+    Workload("2 samples of 7+36 rows", 7, 36, batch=2),
+)
+SMALL = (Workload("2+3 rows", 2, 3), Workload("2 samples of 1+4 rows", 1, 4, batch=2))
+"""For Triton's interpreter, which needs milliseconds a row."""
+
+NARROW = {"num_layers": 1, "num_single_layers": 1, "num_attention_heads": 2, "joint_attention_dim": 64}
+"""What is changed in a transformer's config for :data:`SMALL`; the head dimension stays."""
+
+REAL: Mapping[str, tuple[Workload, ...]] = MappingProxyType(
+    {
+        "longcat-image": (Workload("1024x1024", 512, 4096), Workload("512x512", 512, 1024)),
+        "longcat-image-edit": (Workload("1264x848", 859, 8374),),
+        "longcat-image-edit-turbo": (Workload("1264x848", 859, 8374),),
+    }
+)
+"""By family name. Editing adds the input picture's tokens to both streams."""
+
+
+def real_workloads(family: Family, *, is_embedded: bool) -> tuple[Workload, ...]:
+    """The sizes that requests of ``family`` have; the embedded checkpoints draw smaller pictures."""
+    if not is_embedded:
+        return REAL[family.name]
+    width, height = family.embedded_width, family.embedded_height
+    rows = (width // family.size_multiple) * (height // family.size_multiple)
+    images = 2 * rows if family.takes_image else rows
+    return (Workload(f"{width}x{height}", family.text_tokens, images),)
+
+
+def transformer_run(transformer: Any, workload: Workload, dtype: torch.dtype = torch.bfloat16) -> Run:
+    """One forward of a LongCat ``transformer`` on the meta device, through its rewritten form where there is one."""
+    config, batch = transformer.config, workload.batch
+    inputs = {
+        "hidden_states": torch.empty(batch, workload.image_rows, config.in_channels, dtype=dtype, device=META),
+        "encoder_hidden_states": torch.empty(
+            batch, workload.text_rows, config.joint_attention_dim, dtype=dtype, device=META
+        ),
+        "timestep": torch.empty(batch, dtype=dtype, device=META),
+        "img_ids": torch.empty(workload.image_rows, 3, device=META),
+        "txt_ids": torch.empty(workload.text_rows, 3, device=META),
+    }
+
+    def run(installation: Installation) -> Any:
+        target = installation.graph_target
+        if target is None:
+            return transformer(**inputs, return_dict=False)
+        return getattr(target.owner, target.attribute)(*target.owner.prepare(**inputs))
+
+    return run
+
+
+def planned_cases(
+    transformer: Any, family: Family, user_sites: Sequence[UserSite] = (), *, is_embedded: bool
+) -> list[Case]:
+    """What is checked on a card: real sizes and lengths with ordinary values, odd sizes with every kind of values."""
+    usual = (*real_workloads(family, is_embedded=is_embedded), *(() if is_embedded else LENGTHS))
+    plan = [(workload, False) for workload in usual] + [(workload, True) for workload in ODD]
+    return _cases(transformer, family, user_sites, plan)
+
+
+def small_cases(transformer: Any, family: Family, user_sites: Sequence[UserSite] = ()) -> list[Case]:
+    """A few rows of a narrow model with every kind of values, for Triton's interpreter."""
+    return _cases(_changed(transformer, NARROW), family, user_sites, [(workload, True) for workload in SMALL])
+
+
+def widened(transformer: Any, width: int) -> Any:
+    """The same meta transformer ``width`` wide. A :class:`UsageError` where its heads cannot make that width."""
+    head = transformer.config.attention_head_dim
+    if width % head or width < head:
+        raise UsageError(
+            f"--shape asks for a width of {width}, and heads are {head} wide; a multiple of {head} is needed."
+        )
+    return _changed(transformer, {"num_attention_heads": width // head})
+
+
+def _changed(transformer: Any, changes: Mapping[str, int]) -> Any:
+    with META:
+        changed = type(transformer).from_config({**transformer.config, **changes}).eval()
+    return in_dtype(changed, torch.bfloat16)
+
+
+def in_dtype(component: Any, dtype: torch.dtype) -> Any:
+    """A meta component in ``dtype``, without the library's remark on modules that some families keep in fp32."""
+    for module in component.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None and parameter.is_floating_point():
+                module._parameters[name] = type(parameter)(parameter.to(dtype), requires_grad=False)
+    return component
+
+
+def _cases(
+    transformer: Any, family: Family, user_sites: Sequence[UserSite], plan: Sequence[tuple[Workload, bool]]
+) -> list[Case]:
+    return [
+        case
+        for workload, edge_values in plan
+        for case in cases_for(
+            site_calls(transformer, workload, family, user_sites), workload.name, edge_values=edge_values
+        )
+    ]
+
+
+def site_calls(
+    transformer: Any, workload: Workload, family: Family, user_sites: Sequence[UserSite] = ()
+) -> list[SiteCall]:
+    """Every distinct call at a site of the meta ``transformer`` in a step of ``workload``; sites of one's own last."""
+    run = transformer_run(transformer, workload, next(transformer.parameters()).dtype)
+    calls = trace(transformer, run)
+    calls += [alone for call in calls if (alone := _residual_alone(call)) is not None]
+    calls += _loop_calls(transformer, workload, family)
+    own = with_stand_ins(calls, user_sites)
+    on_modules = [site for site in user_sites if site.modules is not None]
+    return calls + own + (trace_modules(transformer, on_modules, run) if on_modules else [])
+
+
+def _residual_alone(call: SiteCall) -> SiteCall | None:
+    """The residual of a block whose following norm is not fused with it: the same tensors, fewer of them."""
+    if call.layout.operation != "gated_residual_layernorm_modulate":
+        return None
+    residual, update, gate, _, _, _, text_gate, _, _, text_rows = call.layout.arguments
+    kept = (residual, update, gate, text_gate, text_rows)
+    layout = replace(call.layout, operation="gated_residual", arguments=kept, keywords=(("out", residual),))
+    return SiteCall(call.site, layout)
+
+
+def _loop_calls(transformer: Any, workload: Workload, family: Family) -> list[SiteCall]:
+    """What the denoise loop calls itself: the guided step, with both branches and with one."""
+    if "guidance_step" not in getattr(family_of(transformer), "LOOP_OPERATIONS", ()):
+        return []
+    dtype, channels = next(transformer.parameters()).dtype, transformer.config.in_channels
+    rows = workload.image_rows // 2 if family.takes_image and workload.image_rows > 1 else workload.image_rows
+
+    def predicted() -> torch.Tensor:
+        return torch.empty(workload.batch, workload.image_rows, channels, dtype=dtype, device=META)[:, :rows]
+
+    latents = torch.empty(workload.batch, rows, channels, dtype=dtype, device=META)
+    step = torch.empty(4, dtype=torch.float32, device=META)[0]
+    scale, renormalises = family.default_guidance_scale, family.renormalises_guidance
+    both = (predicted(), predicted(), latents, step, max(scale, 4.5), renormalises, 0.0)
+    one = (predicted(), None, latents, step, scale, renormalises, 0.0)
+    return [SiteCall("guidance_step", layout_of("guidance_step", call, {})) for call in (both, one)]

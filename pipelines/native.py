@@ -1,0 +1,44 @@
+"""Which native pipeline reproduces a given diffusers pipeline object: chosen by its class, refused with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+import torch
+
+from fuseproof.fastpaths.operations import GatedOperation
+from fuseproof.pipelines import longcat_image, longcat_image_edit
+from fuseproof.pipelines.longcat_arithmetic import Decoded
+from fuseproof.pipelines.requests import GenerationRequest
+from fuseproof.pipelines.stages import StageClock
+
+NATIVE_PIPELINES: Mapping[str, ModuleType] = MappingProxyType(
+    {module.PIPELINE_CLASS: module for module in (longcat_image, longcat_image_edit)}
+)
+
+
+def reject_reason(pipe: Any) -> str | None:
+    """Why no native pipeline would be diffusers' own arithmetic on ``pipe``; None if one is."""
+    module = NATIVE_PIPELINES.get(type(pipe).__name__)
+    if module is None:
+        return f"the pipeline is {type(pipe).__name__}, native loops reproduce {', '.join(NATIVE_PIPELINES)}"
+    reason: str | None = module.reject_reason(pipe)
+    return reason
+
+
+def generate(
+    pipe: Any,
+    request: GenerationRequest,
+    generator: torch.Generator,
+    clock: StageClock,
+    step_operation: GatedOperation | None = None,
+) -> Decoded:
+    """Run one request through the native stages of ``pipe``'s own class; bit-identical to ``pipe(...)``.
+
+    ``step_operation`` is the mounted ``guidance_step`` site, where it is on.
+    """
+    module = NATIVE_PIPELINES[type(pipe).__name__]
+    decoded: Decoded = module.generate(pipe, request, generator, clock, step_operation)
+    return decoded

@@ -1,0 +1,70 @@
+"""A model's transformer and VAE as shapes alone, on the meta device: from a checkpoint's configs, or as released."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fuseproof.errors import FuseproofError
+from fuseproof.pipelines.checkpoints import Checkpoint, check_checkpoint
+from fuseproof.pipelines.dummy import build_on_meta
+from fuseproof.pipelines.dummy_geometry import geometry_of
+from fuseproof.pipelines.embedded import PREFIX, resolve_model
+from fuseproof.pipelines.families import FAMILIES, Family
+from fuseproof.pipelines.libraries import silence_libraries
+from fuseproof.pipelines.tiny.longcat_image import byte_level_tokenizer
+
+COMPONENTS = ("transformer", "vae")
+
+
+@dataclass
+class Skeleton:
+    """What a mount looks at, as a pipeline object has it. ``name`` is how the user called the model."""
+
+    name: str
+    family: Family
+    transformer: Any
+    vae: Any
+    checkpoint: Checkpoint | None
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether this is a small checkpoint of ours, which draws smaller pictures."""
+        return self.name.startswith(PREFIX)
+
+
+def skeleton_of(name: str) -> Skeleton:
+    """``name`` is a family or its published id (the released geometry), ``embedded:FAMILY``, or a model folder.
+
+    Nothing is downloaded and no weight is read. Raises :class:`UsageError` for an unknown name.
+    """
+    silence_libraries()
+    family = released_family(name)
+    if family is not None:
+        models: Mapping[str, Any] = build_on_meta(geometry_of(family), byte_level_tokenizer())
+        return Skeleton(name, family, models["transformer"], models["vae"], None)
+    checkpoint = check_checkpoint(resolve_model(name, None).folder)
+    transformer, vae = (_from_config(checkpoint, component) for component in COMPONENTS)
+    return Skeleton(name, checkpoint.family, transformer, vae, checkpoint)
+
+
+def released_family(name: str) -> Family | None:
+    """The family that ``name`` stands for by its own or a published name."""
+    return next((family for family in FAMILIES.values() if name in (family.name, *family.model_ids)), None)
+
+
+def _from_config(checkpoint: Checkpoint, component: str) -> Any:
+    import diffusers
+
+    _, class_name = checkpoint.components[component]
+    try:
+        with torch.device("meta"):
+            return getattr(diffusers, class_name).from_config(dict(checkpoint.config(component))).eval()
+    except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+        raise FuseproofError(
+            f"The {component} of {checkpoint.folder} cannot be built from its config: {str(error).splitlines()[0]}.",
+            next_step="Check that the installed diffusers is the one the checkpoint was made for.",
+        ) from error

@@ -1,0 +1,190 @@
+"""The plans that come with fuseproof: published requests, one mode a cell, flags that generate takes, whole files."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from fuseproof.cli.abba_arms import check_plan
+from fuseproof.cli.main import main
+from fuseproof.harness.campaign.arms import slot_command
+from fuseproof.pipelines.conditioning import canvas_size, read_conditioning_image
+from fuseproof.pipelines.families import family_of_model_id
+from fuseproof.schedules.plan import PLANS_FOLDER, Plan, built_in_plans, load_plan
+
+LONGCAT = ("longcat-image", "longcat-image-edit", "longcat-image-edit-turbo")
+INPUT_IMAGE = PLANS_FOLDER / "assets" / "window-cat.jpg"
+REQUESTS = {
+    "longcat-image": {
+        "--prompt": "A red panda reading a book beside a sunlit window.",
+        "--width": "1024",
+        "--height": "1024",
+        "--num-inference-steps": "50",
+        "--guidance-scale": "4.5",
+    },
+    "longcat-image-edit": {
+        "--prompt": "Make the cat wear a red hat.",
+        "--image-path": "{plan_dir}/assets/window-cat.jpg",
+        "--num-inference-steps": "50",
+        "--guidance-scale": "4.5",
+    },
+    "longcat-image-edit-turbo": {
+        "--prompt": "Make the cat wear a red hat.",
+        "--image-path": "{plan_dir}/assets/window-cat.jpg",
+        "--num-inference-steps": "8",
+        "--guidance-scale": "1",
+    },
+}
+SHARED = {
+    "--load-format": "dummy",
+    "--seed": "42",
+    "--performance-mode": "manual",
+    "--warmup-mode": "request",
+    "--warmup-steps": "2",
+}
+
+
+def flags_of(text: str) -> dict[str, str]:
+    """The flags of a command line; a lone one is ``true``."""
+    words = shlex.split(text)
+    found: dict[str, str] = {}
+    for word, following in zip(words, [*words[1:], "--"], strict=True):
+        if word.startswith("--"):
+            name, separator, value = word.partition("=")
+            found[name] = value if separator else "true" if following.startswith("--") else following
+    return found
+
+
+def test_these_plans_come_with_fuseproof() -> None:
+    assert ["embedded", *LONGCAT] == built_in_plans()
+
+
+@pytest.mark.parametrize("name", LONGCAT)
+def test_a_plan_runs_the_published_request_in_three_modes(name: str) -> None:
+    plan = load_plan(name)
+    assert name == plan.name
+    assert ("--fastpaths=off", "--fastpaths=auto") == (plan.arms.baseline.flags, plan.arms.candidate.flags)
+    assert {"lossless": 2, "graph": 1, "high": 1} == {cell.name: plan.blocks_of(cell.name) for cell in plan.cells}
+    modes = {
+        "lossless": ("exact", {"--quality": "lossless"}),
+        "graph": ("exact", {"--quality": "lossless", "--enable-breakable-cuda-graph": "true"}),
+        "high": ("close:ssim>=0.95,psnr>=28", {"--quality": "high"}),
+    }
+    for cell in plan.cells:
+        contract, mode = modes[cell.name]
+        found = flags_of(cell.flags)
+        model = found.pop("--model-path")
+        assert contract == cell.contract
+        assert {**REQUESTS[name], **SHARED, **mode, "--enable-prompt-rewrite": "false"} == found
+        family = family_of_model_id(model)
+        assert family is not None
+        assert name == family.name
+        assert str(family.default_steps) == found["--num-inference-steps"]
+        assert family.default_guidance_scale == float(found["--guidance-scale"])
+
+
+@pytest.mark.parametrize("name", ["embedded", *LONGCAT])
+def test_a_plan_can_start(name: str) -> None:
+    check_plan(load_plan(name))
+
+
+@pytest.mark.parametrize("name", LONGCAT)
+def test_the_dry_run_lists_every_slot(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert 0 == main(["abba", name, "--dry-run", "--json"])
+    slots = json.loads(capsys.readouterr().out)["slots"]
+    timed = [slot["id"].split("/")[0] for slot in slots if slot["kind"] == "timed"]
+    assert {"lossless": 8, "graph": 4, "high": 4} == {cell: timed.count(cell) for cell in timed}
+    for slot in slots:
+        images = [word for word in slot["command"] if word.endswith(".jpg")]
+        assert all(Path(image).is_file() for image in images)
+        assert (name != "longcat-image") == bool(images)
+
+
+def test_one_number_of_blocks_on_the_command_line_is_for_every_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert 0 == main(["abba", "longcat-image", "--blocks=3", "--dry-run", "--json"])
+    slots = json.loads(capsys.readouterr().out)["slots"]
+    assert 3 * 3 * 4 == sum(slot["kind"] == "timed" for slot in slots)
+
+
+# {plan_dir}
+
+
+PLAN = """
+name = "tiny"
+[arms.baseline]
+name = "off"
+flags = "--fastpaths=off"
+[arms.candidate]
+name = "on"
+flags = "--config={plan_dir}/on.toml"
+[[cells]]
+name = "one"
+flags = "--prompt 'a {b} c' --image-path '{plan_dir}/cat.jpg'"
+[[cells]]
+name = "two"
+flags = "--prompt 'as   it is'"
+"""
+
+
+def words(plan: Plan, cell: str, letter: str) -> list[str]:
+    command = slot_command(plan.arm(letter), plan.cell(cell), Path("p.json"), Path("o"))
+    return list(command.argv[command.argv.index("generate") + 1 :])
+
+
+def test_files_are_found_beside_a_plan_of_ones_own(tmp_path: Path) -> None:
+    folder = tmp_path / "my plans"
+    folder.mkdir()
+    (folder / "tiny.toml").write_text(PLAN)
+    plan = load_plan(folder / "tiny.toml")
+    expected = ["--prompt", "a {b} c", "--image-path", f"{folder}/cat.jpg", f"--config={folder}/on.toml"]
+    assert expected == words(plan, "one", "B")[:5]
+    assert "--prompt 'as   it is'" == plan.cell("two").flags, "what does not name the folder keeps its spelling"
+    again = Plan.model_validate(json.loads(json.dumps(plan.to_json())))
+    assert plan == again
+
+
+def test_a_built_in_plan_keeps_the_word_and_finds_its_files_where_it_runs() -> None:
+    plan = load_plan("longcat-image-edit")
+    assert "{plan_dir}/assets/window-cat.jpg" in plan.cells[0].flags
+    found = words(plan, "lossless", "A")
+    assert str(INPUT_IMAGE) == found[found.index("--image-path") + 1]
+
+
+# The shipped image
+
+
+def test_the_input_image_is_small_and_has_the_shape_of_its_canvas() -> None:
+    assert INPUT_IMAGE.stat().st_size < 120_000
+    image = read_conditioning_image(INPUT_IMAGE.read_bytes(), "")
+    assert ((1264, 848), ()) == ((image.width, image.height), image.conversions)
+    assert (1264, 848) == canvas_size(image.width, image.height, 1024 * 1024)
+
+
+def test_the_input_image_is_what_its_script_draws(tmp_path: Path) -> None:
+    """Close, not equal: another Pillow may encode other bytes."""
+    import subprocess
+    import sys
+
+    import numpy as np
+
+    script = Path(__file__).resolve().parents[2] / "docs" / "input-image" / "make_input_image.py"
+    subprocess.run([sys.executable, str(script), str(tmp_path / "again.jpg")], check=True, timeout=240)
+    with Image.open(tmp_path / "again.jpg") as drawn, Image.open(INPUT_IMAGE) as shipped:
+        difference = np.asarray(drawn, np.float64) - np.asarray(shipped, np.float64)
+    assert np.sqrt(np.mean(difference**2)) < 2.0
+
+
+def test_the_input_image_carries_no_metadata() -> None:
+    with Image.open(INPUT_IMAGE) as image:
+        assert {} == dict(image.getexif())
+        assert {"jfif", "jfif_version", "jfif_unit", "jfif_density"} >= set(image.info)
