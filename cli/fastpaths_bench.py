@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fuseproof.cli import exit_codes
-from fuseproof.cli.fastpaths_checks import calls_at, calls_of_models, card, check_names, load_own, replay_of
+from fuseproof.cli.fastpaths_checks import calls_at, calls_of_models, card, check_names, load_own, names_of, replay_of
 from fuseproof.cli.option_fields import WholeNumber
 from fuseproof.cli.options import json_option
 from fuseproof.errors import UsageError
@@ -87,7 +87,7 @@ def bench(
     if captured is not None:
         measured = [("captured", _measured_replay(replay_of(captured, own, model), device))]
     else:
-        measured = _measured(_calls(model, shapes, own), sites, device, seed)
+        measured = _measured(_calls(model, shapes, own, device), sites, device, seed)
     document = _document(measured, device, seed)
     if as_json:
         click.echo(json.dumps(document, indent=2, allow_nan=False))
@@ -99,12 +99,12 @@ def bench(
 
 
 def _calls(
-    model: str | None, shapes: Sequence[tuple[int, int, int]], own: UserSites | None
+    model: str | None, shapes: Sequence[tuple[int, int, int]], own: UserSites | None, device: torch.device
 ) -> list[tuple[str, SiteCall]]:
     from fuseproof.pipelines.families import FAMILIES
 
     if not shapes:
-        return calls_of_models((model,) if model else tuple(FAMILIES), own)
+        return calls_of_models((model,) if model else tuple(FAMILIES), own, device)
     name = model or next(iter(FAMILIES))
     return [("x".join(map(str, shape)), call) for shape in shapes for call in calls_at(shape, name, own)]
 
@@ -116,14 +116,14 @@ def _measured(
     from fuseproof.fastpaths.check_values import filler
     from fuseproof.fastpaths.verification import Case, check
 
-    check_names(sites, {name for _, call in calls for name in (call.site, call.layout.operation)})
+    check_names(sites, {name for _, call in calls for name in names_of(call)})
 
     def values(index: int) -> Any:
         return filler("random", seed + index, device)
 
     stopwatch, measured = CudaStopwatch(device), []
     for workload, call in calls:
-        if sites and not {call.site, call.layout.operation} & set(sites):
+        if sites and not set(names_of(call)) & set(sites):
             continue
         outcome = check(Case(call, workload, "random"), device, seed)
         measured.append((workload, measure(call, outcome, device, values, stopwatch)))

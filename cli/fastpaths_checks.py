@@ -60,59 +60,40 @@ def load_own(path: str | None) -> UserSites | None:
 
 
 def cases_of_models(
-    models: Sequence[str], own: UserSites | None, wanted: Sequence[str], *, is_interpreted: bool
+    models: Sequence[str], own: UserSites | None, wanted: Sequence[str], device: torch.device, *, is_interpreted: bool
 ) -> list[Case]:
     """The cases of every model, each distinct call once; only those of ``wanted`` sites or kernels, where any are."""
-    from fuseproof.pipelines.fastpath_workloads import planned_cases, small_cases
+    from fuseproof.pipelines.fastpath_workloads import meta_model, planned_cases, small_cases
 
+    plan = small_cases if is_interpreted else planned_cases
     cases: dict[Any, Case] = {}
     for name in models:
-        family, transformer, is_embedded = meta_transformer(name)
-        sites = own.sites if own is not None else ()
-        if is_interpreted:
-            planned = small_cases(transformer, family, sites)
-        else:
-            planned = planned_cases(transformer, family, sites, is_embedded=is_embedded)
-        for case in planned:
+        for case in plan(meta_model(name), _sites(own), device):
             cases.setdefault((case.call.site, case.call.layout, case.values), case)
-    check_names(wanted, {name for case in cases.values() for name in _names(case.call)})
-    return [case for case in cases.values() if not wanted or set(wanted) & set(_names(case.call))]
+    check_names(wanted, {name for case in cases.values() for name in names_of(case.call)})
+    return [case for case in cases.values() if not wanted or set(wanted) & set(names_of(case.call))]
 
 
 def calls_at(shape: tuple[int, int, int], model: str, own: UserSites | None) -> list[SiteCall]:
     """The calls of a model as wide as ``shape`` [B, S, D] says, at that many samples and rows."""
-    from fuseproof.pipelines.fastpath_workloads import Workload, site_calls, widened
+    from fuseproof.pipelines.fastpath_workloads import Workload, meta_model, site_calls, widened
 
     batch, rows, width = shape
-    family, transformer, _ = meta_transformer(model)
-    workload = Workload(
-        f"{batch}x{rows}x{width}", max(1, min(512, rows // 2)), rows - max(1, min(512, rows // 2)), batch
-    )
-    return site_calls(widened(transformer, width), workload, family, own.sites if own is not None else ())
+    skeleton = meta_model(model)
+    text_rows = max(1, min(skeleton.family.text_tokens, rows // 2))
+    workload = Workload(f"{batch}x{rows}x{width}", text_rows, rows - text_rows, batch)
+    return site_calls(widened(skeleton.transformer, width), workload, skeleton.family, _sites(own))
 
 
-def calls_of_models(models: Sequence[str], own: UserSites | None) -> list[tuple[str, SiteCall]]:
+def calls_of_models(models: Sequence[str], own: UserSites | None, device: torch.device) -> list[tuple[str, SiteCall]]:
     """The calls of each model's real requests, with the workload's name."""
-    from fuseproof.pipelines.fastpath_workloads import real_workloads, site_calls
+    from fuseproof.pipelines.fastpath_workloads import meta_model, real_calls
 
     found: dict[Any, tuple[str, SiteCall]] = {}
     for name in models:
-        family, transformer, is_embedded = meta_transformer(name)
-        for workload in real_workloads(family, is_embedded=is_embedded):
-            for call in site_calls(transformer, workload, family, own.sites if own is not None else ()):
-                found.setdefault((call.site, call.layout), (workload.name, call))
+        for workload, call in real_calls(meta_model(name), _sites(own), device):
+            found.setdefault((call.site, call.layout), (workload, call))
     return list(found.values())
-
-
-def meta_transformer(name: str) -> tuple[Any, Any, bool]:
-    """Family, bf16 transformer on the meta device, and whether it is one of our small checkpoints."""
-    import torch
-
-    from fuseproof.pipelines.fastpath_workloads import in_dtype
-    from fuseproof.pipelines.skeletons import skeleton_of
-
-    skeleton = skeleton_of(name)
-    return skeleton.family, in_dtype(skeleton.transformer, torch.bfloat16), skeleton.is_embedded
 
 
 def replay_of(path: str, own: UserSites | None, model: str | None) -> Replay:
@@ -155,8 +136,9 @@ def _module_replay(captured: CapturedCall, site: UserSite, model: str) -> Replay
     import torch
 
     from fuseproof.fastpaths.tracing import SiteCall
+    from fuseproof.pipelines.fastpath_workloads import meta_model
 
-    _, transformer, _ = meta_transformer(model)
+    transformer = meta_model(model).transformer
     try:
         meta = transformer.get_submodule(captured.layout.operation)
         real = meta.to_empty(device="cpu")
@@ -174,5 +156,10 @@ def _module_replay(captured: CapturedCall, site: UserSite, model: str) -> Replay
     return Replay(SiteCall(captured.site, captured.layout, site, module), captured, module)
 
 
-def _names(call: SiteCall) -> tuple[str, ...]:
+def _sites(own: UserSites | None) -> tuple[UserSite, ...]:
+    return own.sites if own is not None else ()
+
+
+def names_of(call: SiteCall) -> tuple[str, ...]:
+    """What ``--site`` may call it: its site, and its kernel."""
     return (call.site,) if call.module is not None else (call.site, call.layout.operation)

@@ -122,7 +122,7 @@ def _checked(
     from fuseproof.fastpaths.verification import check
     from fuseproof.pipelines.families import FAMILIES
 
-    cases = cases_of_models((model,) if model else tuple(FAMILIES), own, sites, is_interpreted=is_interpreted)
+    cases = cases_of_models((model,) if model else tuple(FAMILIES), own, sites, device, is_interpreted=is_interpreted)
     click.echo(f"fuseproof: {len(cases)} cases on {device}", err=True)
     with exact_rounding() if is_interpreted else nullcontext():
         return [check(case, device, seed) for case in cases]

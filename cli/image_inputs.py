@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import struct
 import time
 import urllib.error
 import urllib.request
@@ -19,6 +20,9 @@ LARGEST_IMAGE_PIXELS = 64_000_000
 SILENCE_LIMIT_S = 15.0
 FETCH_LIMIT_S = 60.0
 CHUNK_BYTES = 1 << 16
+DECODER_ERRORS = (OSError, EOFError, ValueError, SyntaxError, TypeError, LookupError, ArithmeticError, struct.error)
+"""What Pillow's decoders were seen to raise, or may, on damaged files."""
+
 IMAGE_STEP = "Give a whole PNG, JPEG or WebP file, or its http(s) address."
 
 
@@ -115,7 +119,7 @@ def _decode(content: bytes, shown: str) -> tuple[int, int, str]:
         is_html = content.lstrip()[:1] == b"<" and b"svg" not in content[:512]
         kind = "an HTML page, not an image" if is_html else "not an image that can be decoded"
         raise FuseproofError(f"--image-path {shown} is {kind}.", next_step=IMAGE_STEP) from error
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    except (*DECODER_ERRORS, Image.DecompressionBombError) as error:
         reason = " ".join(str(error).split()).rstrip(".")
         raise FuseproofError(f"--image-path {shown} is a broken image: {reason}.", next_step=IMAGE_STEP) from error
 

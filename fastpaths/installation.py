@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import torch
+
 from fuseproof.fastpaths.gates import Gate
-from fuseproof.fastpaths.hoisting import HeldResults
 from fuseproof.fastpaths.replacements import Replacement
 
 
@@ -32,14 +33,22 @@ class Choose(Protocol):
     def __call__(self, gates: Mapping[str, Gate] | None, *, in_all_threads: bool) -> None: ...
 
 
+class Held(Protocol):
+    """Results that live as long as a request."""
+
+    def clear(self) -> None: ...
+
+
 @dataclass(frozen=True)
 class Installation:
     """Forwards replaced, results held, and what to capture as a graph (None: the component's own forward).
 
-    ``choose`` is there where the family has approximate sites, none of which is in force to begin with.
+    ``choose`` is there where the family has approximate sites, none of which is in force to begin with;
+    ``announce_steps`` where it can work ahead of a loop that knows its steps.
     """
 
     replacements: list[Replacement] = field(default_factory=list)
-    held: list[HeldResults] = field(default_factory=list)
+    held: list[Held] = field(default_factory=list)
     graph_target: GraphTarget | None = None
     choose: Choose | None = None
+    announce_steps: Callable[[Sequence[torch.Tensor]], None] | None = None

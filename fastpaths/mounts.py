@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from types import ModuleType, TracebackType
 from typing import Any
 
+import torch
+
 from fuseproof.errors import UsageError
 from fuseproof.fastpaths.families import family_of
 from fuseproof.fastpaths.gates import CallObserver, Gate, GateMode
@@ -219,6 +221,15 @@ class Mount:
                 operation: GatedOperation = part.family.loop_operation(name, self.gates[name])
                 return operation
         return None
+
+    def announce_steps(self, timesteps: Sequence[torch.Tensor]) -> None:
+        """Tell the sites which tensors the coming transformer calls will get as ``timestep``, one a step.
+
+        A loop that knows its steps may do so; what depends on the step alone is then computed for all of them at once.
+        """
+        for part in self._parts:
+            if part.installation.announce_steps is not None and not self._ended:
+                part.installation.announce_steps(timesteps)
 
     def graph_target(self) -> GraphTarget | None:
         """What a CUDA graph of the transformer should capture; None: the transformer's own forward."""

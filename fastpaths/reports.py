@@ -26,6 +26,8 @@ def site_report(name: str, gate: Gate | None, declined: str | None, taken_over_b
     if gate.rejections:
         reasons = sorted({rejection.reason for rejection in gate.rejections.values()})
         return _entry("rejected", f"{len(gate.rejections)} key(s): {'; '.join(reasons)}", gate)
+    if taken_over_by is not None and not (gate.calls_fused or gate.calls_eager):
+        return _entry("off", f"{taken_over_by} does its work at this quality", gate)
     if gate.observed is not None:
         observed = gate.observed
         reason = f"observed: {observed.differing_share:.4%} differ, by at most {observed.largest_ulp} ulp"

@@ -132,13 +132,12 @@ class QualityInForce:
     def gates_of(self, part: MountedPart, quality: str) -> dict[str, Gate]:
         """The approximate sites of one part that ``quality`` puts in force; one that another takes over is not."""
         able = self._able(part, quality)
-        taken_over = getattr(part.family, "TAKEN_OVER_BY", {})
-        return {name: self._gates[name] for name in able if taken_over.get(name) not in able}
+        taken_over = _taken_over(part.family, able)
+        return {name: self._gates[name] for name in able if name not in taken_over}
 
     def taken_over(self, part: MountedPart) -> dict[str, str]:
-        """Approximate sites that stay off at the highest permitted quality, and the site that does their work there."""
-        able = self._able(part, self.permitted)
-        return {name: by for name, by in getattr(part.family, "TAKEN_OVER_BY", {}).items() if {name, by} <= set(able)}
+        """Sites that are not called at the highest permitted quality, and the site that does their work there."""
+        return _taken_over(part.family, self._able(part, self.permitted))
 
     def _able(self, part: MountedPart, quality: str) -> list[str]:
         family = part.family
@@ -154,6 +153,17 @@ class QualityInForce:
             if part.installation.choose is not None:
                 gates = None if quality is None else self.gates_of(part, quality)
                 part.installation.choose(gates, in_all_threads=False)
+
+
+def _taken_over(family: Any, able: Sequence[str]) -> dict[str, str]:
+    """``TAKEN_OVER_BY`` of a family, as far as the sites that take over are able to run."""
+    takers = {name: [by for by in several if by in able] for name, several in _takers_of(family).items()}
+    return {name: several[0] for name, several in takers.items() if several}
+
+
+def _takers_of(family: Any) -> Mapping[str, tuple[str, ...]]:
+    takers: Mapping[str, tuple[str, ...]] = getattr(family, "TAKEN_OVER_BY", {})
+    return takers
 
 
 class _Asked(threading.local):

@@ -147,9 +147,7 @@ def _read(file: Path) -> bytes:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"--fastpaths-from {str(file)!r} cannot be read: {reason}.") from error
     if len(source) > LARGEST_FILE_BYTES:
-        raise UsageError(
-            f"--fastpaths-from {file} is larger than {LARGEST_FILE_BYTES >> 20} MiB, as no module is."
-        )
+        raise UsageError(f"--fastpaths-from {file} is larger than {LARGEST_FILE_BYTES >> 20} MiB, as no module is.")
     return source
 
 

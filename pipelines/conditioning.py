@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import math
+import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,9 @@ LARGEST_16_BIT = 65535
 DIRECT_MODES = ("1", "L", "P", "CMYK", "YCbCr", "HSV", "RGBX")
 ALPHA_MODES = ("RGBA", "RGBa", "LA", "La", "PA")
 DEEP_GREY_MODES = ("I;16", "I;16L", "I;16B", "I;16N", "I")
+METADATA_ERRORS = (OSError, ValueError, SyntaxError, TypeError, LookupError, struct.error, EOFError)
+"""What Pillow raises where the pixels are whole and what stands around them is not."""
+
 CONVERT_STEP = "Convert it to an 8-bit RGB PNG or JPEG first."
 
 
@@ -64,12 +68,14 @@ def read_conditioning_image(content: bytes, sha256: str) -> ConditioningImage:
     from PIL import Image
 
     with Image.open(io.BytesIO(content)) as opened:
-        frames = int(getattr(opened, "n_frames", 1))
+        frames = _frames(opened)
         opened.load()
-        orientation = opened.getexif().get(ORIENTATION_TAG, 1)  # 1 for a TIFF: Pillow turned it while loading
-        turn = TURNS.get(orientation)
+        orientation = _orientation(opened)  # 1 for a TIFF: Pillow turned it while loading
+        turn = TURNS.get(orientation or 1)
         upright = opened.copy() if turn is None else opened.transpose(Image.Transpose[turn])
     conversions = [f"first of {frames} frames"] if frames > 1 else []
+    if orientation is None:
+        conversions.append("taken as upright, its EXIF data being damaged")
     if turn is not None:
         conversions.append(f"turned upright from EXIF orientation {orientation}")
     _refuse_extreme_aspect(upright.width, upright.height)
@@ -111,6 +117,23 @@ def canvas_size(width: int, height: int, canvas_pixels: int) -> tuple[int, int]:
     canvas_width = math.sqrt(canvas_pixels * ratio)
     canvas_height = canvas_width / ratio
     return _up_to_multiple(canvas_width), _up_to_multiple(canvas_height)
+
+
+def _frames(image: Image.Image) -> int:
+    """How many frames the file holds; 1 where those behind the first cannot be counted."""
+    try:
+        return int(getattr(image, "n_frames", 1))
+    except METADATA_ERRORS:
+        image.seek(0)
+        return 1
+
+
+def _orientation(image: Image.Image) -> int | None:
+    """The EXIF orientation, 1 to 8 where it says anything; None where the data cannot be read."""
+    try:
+        return int(image.getexif().get(ORIENTATION_TAG, 1))
+    except METADATA_ERRORS:
+        return None
 
 
 def _up_to_multiple(side: float) -> int:

@@ -20,6 +20,8 @@ from fuseproof.fastpaths.tracing import Run, SiteCall, trace, trace_modules, wit
 from fuseproof.fastpaths.user_sites import UserSite
 from fuseproof.fastpaths.verification import Case, cases_for
 from fuseproof.pipelines.families import Family
+from fuseproof.pipelines.fastpath_vae_workloads import vae_calls
+from fuseproof.pipelines.skeletons import Skeleton, skeleton_of
 
 META = torch.device("meta")
 
@@ -45,8 +47,16 @@ ODD = (
 SMALL = (Workload("2+3 rows", 2, 3), Workload("2 samples of 1+4 rows", 1, 4, batch=2))
 """For Triton's interpreter, which needs milliseconds a row."""
 
+ODD_SIZE, SMALL_SIZE = (80, 48), (16, 16)
 NARROW = {"num_layers": 1, "num_single_layers": 1, "num_attention_heads": 2, "joint_attention_dim": 64}
 """What is changed in a transformer's config for :data:`SMALL`; the head dimension stays."""
+NARROW_VAE = {
+    "block_out_channels": [32, 64],
+    "down_block_types": ["DownEncoderBlock2D"] * 2,
+    "up_block_types": ["UpDecoderBlock2D"] * 2,
+    "layers_per_block": 1,
+    "norm_num_groups": 8,
+}
 
 REAL: Mapping[str, tuple[Workload, ...]] = MappingProxyType(
     {
@@ -90,18 +100,35 @@ def transformer_run(transformer: Any, workload: Workload, dtype: torch.dtype = t
     return run
 
 
-def planned_cases(
-    transformer: Any, family: Family, user_sites: Sequence[UserSite] = (), *, is_embedded: bool
-) -> list[Case]:
+def planned_cases(model: Skeleton, user_sites: Sequence[UserSite], device: torch.device) -> list[Case]:
     """What is checked on a card: real sizes and lengths with ordinary values, odd sizes with every kind of values."""
-    usual = (*real_workloads(family, is_embedded=is_embedded), *(() if is_embedded else LENGTHS))
+    usual = (*real_workloads(model.family, is_embedded=model.is_embedded), *(() if model.is_embedded else LENGTHS))
     plan = [(workload, False) for workload in usual] + [(workload, True) for workload in ODD]
-    return _cases(transformer, family, user_sites, plan)
+    pictures = [(real_size(model), False), (ODD_SIZE, True)]
+    return _cases(model, user_sites, plan) + _vae_cases(model, pictures, device)
 
 
-def small_cases(transformer: Any, family: Family, user_sites: Sequence[UserSite] = ()) -> list[Case]:
+def small_cases(model: Skeleton, user_sites: Sequence[UserSite], device: torch.device) -> list[Case]:
     """A few rows of a narrow model with every kind of values, for Triton's interpreter."""
-    return _cases(_changed(transformer, NARROW), family, user_sites, [(workload, True) for workload in SMALL])
+    narrow = replace(model, transformer=_changed(model.transformer, NARROW), vae=_changed(model.vae, NARROW_VAE))
+    plan = [(workload, True) for workload in SMALL]
+    return _cases(narrow, user_sites, plan) + _vae_cases(narrow, [(SMALL_SIZE, True)], device)
+
+
+def real_size(model: Skeleton) -> tuple[int, int]:
+    """Width and height of a usual picture."""
+    family = model.family
+    if model.is_embedded:
+        return family.embedded_width, family.embedded_height
+    return family.default_width, family.default_height
+
+
+def meta_model(name: str) -> Skeleton:
+    """The model called ``name`` as shapes in bf16 (:func:`fuseproof.pipelines.skeletons.skeleton_of`)."""
+    model = skeleton_of(name)
+    return replace(
+        model, transformer=in_dtype(model.transformer, torch.bfloat16), vae=in_dtype(model.vae, torch.bfloat16)
+    )
 
 
 def widened(transformer: Any, width: int) -> Any:
@@ -114,9 +141,9 @@ def widened(transformer: Any, width: int) -> Any:
     return _changed(transformer, {"num_attention_heads": width // head})
 
 
-def _changed(transformer: Any, changes: Mapping[str, int]) -> Any:
+def _changed(component: Any, changes: Mapping[str, Any]) -> Any:
     with META:
-        changed = type(transformer).from_config({**transformer.config, **changes}).eval()
+        changed = type(component).from_config({**component.config, **changes}).eval()
     return in_dtype(changed, torch.bfloat16)
 
 
@@ -129,16 +156,38 @@ def in_dtype(component: Any, dtype: torch.dtype) -> Any:
     return component
 
 
-def _cases(
-    transformer: Any, family: Family, user_sites: Sequence[UserSite], plan: Sequence[tuple[Workload, bool]]
-) -> list[Case]:
+def _cases(model: Skeleton, user_sites: Sequence[UserSite], plan: Sequence[tuple[Workload, bool]]) -> list[Case]:
     return [
         case
         for workload, edge_values in plan
         for case in cases_for(
-            site_calls(transformer, workload, family, user_sites), workload.name, edge_values=edge_values
+            site_calls(model.transformer, workload, model.family, user_sites), workload.name, edge_values=edge_values
         )
     ]
+
+
+def _vae_cases(model: Skeleton, plan: Sequence[tuple[tuple[int, int], bool]], device: torch.device) -> list[Case]:
+    return [
+        case
+        for (width, height), edge_values in plan
+        for case in cases_for(
+            vae_calls(model.vae, width, height, device, encodes=model.family.takes_image),
+            f"vae {width}x{height}",
+            edge_values=edge_values,
+        )
+    ]
+
+
+def real_calls(model: Skeleton, user_sites: Sequence[UserSite], device: torch.device) -> list[tuple[str, SiteCall]]:
+    """The calls of usual requests, each with its workload's name."""
+    found = [
+        (workload.name, call)
+        for workload in real_workloads(model.family, is_embedded=model.is_embedded)
+        for call in site_calls(model.transformer, workload, model.family, user_sites)
+    ]
+    width, height = real_size(model)
+    pictures = vae_calls(model.vae, width, height, device, encodes=model.family.takes_image)
+    return found + [(f"vae {width}x{height}", call) for call in pictures]
 
 
 def site_calls(

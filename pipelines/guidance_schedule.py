@@ -39,6 +39,14 @@ def skipped_steps(steps: int, guidance_scale: float, quality: str) -> tuple[int,
     return tuple(range(steps - skipped, steps))
 
 
+def warmup_steps(steps: int, request_steps: int, guidance_scale: float, quality: str) -> int:
+    """``steps``, or as many more as a warm-up needs to meet both kinds of step, guided and not, that a request has."""
+    if skipped_steps(request_steps, guidance_scale, quality):
+        while not skipped_steps(steps, guidance_scale, quality):
+            steps += 1
+    return steps
+
+
 def unconditional_branches(
     unconditional: Branch | None, steps: int, guidance_scale: float, quality: str
 ) -> tuple[Branch | None, ...]:

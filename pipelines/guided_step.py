@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from fuseproof.fastpaths.operations import GatedOperation
+from fuseproof.fastpaths import Mount
 from fuseproof.pipelines.longcat_arithmetic import guide
 from fuseproof.pipelines.requests import GenerationRequest
 
@@ -14,14 +14,16 @@ from fuseproof.pipelines.requests import GenerationRequest
 class GuidedStep:
     """One request's step: ``latents`` [1, tokens, channels] at the next sigma, from both branches' velocities.
 
-    ``operation`` is the mounted ``guidance_step`` site, or None where it is off. Its reference is the same arithmetic
-    written out; the scheduler's own counter is kept as ``scheduler.step`` would.
+    Where ``mounted`` has the ``guidance_step`` site, that is one kernel, whose reference is the same arithmetic written
+    out; the scheduler's own counter is kept as ``scheduler.step`` would.
     """
 
-    def __init__(self, scheduler: Any, request: GenerationRequest, operation: GatedOperation | None) -> None:
+    def __init__(self, scheduler: Any, request: GenerationRequest, mounted: Mount | None) -> None:
         self._scheduler = scheduler
         self._request = request
-        self._operation = operation if _is_plain_euler(scheduler) else None
+        self._operation = None
+        if mounted is not None and _is_plain_euler(scheduler):
+            self._operation = mounted.operation("guidance_step")
         self._sigma_steps: torch.Tensor | None = None
 
     def __call__(

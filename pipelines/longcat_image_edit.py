@@ -22,7 +22,7 @@ import torch
 from diffusers.pipelines.longcat_image.pipeline_longcat_image_edit import calculate_dimensions
 
 from fuseproof.errors import FuseproofError, UsageError
-from fuseproof.fastpaths.operations import GatedOperation
+from fuseproof.fastpaths import Mount
 from fuseproof.pipelines import stages
 from fuseproof.pipelines.conditioning import ConditioningImage
 from fuseproof.pipelines.guidance_schedule import unconditional_branches
@@ -73,7 +73,7 @@ def generate(
     request: GenerationRequest,
     generator: torch.Generator,
     clock: StageClock,
-    step_operation: GatedOperation | None = None,
+    mounted: Mount | None = None,
 ) -> Decoded:
     """Run one request through the native stages; bit-identical to ``pipe(...)`` with the same arguments."""
     device = pipe._execution_device
@@ -96,9 +96,7 @@ def generate(
     with clock.stage(stages.TIMESTEP_PREPARATION):
         timesteps = prepare_timesteps(pipe.scheduler, request.num_inference_steps, latents.shape[1], device)
     with clock.stage(stages.DENOISING, total_steps=len(timesteps)):
-        latents = denoise(
-            pipe, request, latents, conditioning, timesteps, conditional, unconditional, clock, step_operation
-        )
+        latents = denoise(pipe, request, latents, conditioning, timesteps, conditional, unconditional, clock, mounted)
     with clock.stage(stages.DECODING):
         decoded = decode(pipe, latents, request.height, request.width)
     return Decoded(decoded, latents, None)
@@ -160,15 +158,17 @@ def denoise(
     conditional: Branch,
     unconditional: Branch | None,
     clock: StageClock,
-    step_operation: GatedOperation | None = None,
+    mounted: Mount | None = None,
 ) -> torch.Tensor:
     """The denoising loop over packed ``latents`` [1, tokens, 64]; returns them at sigma 0."""
     tokens, image_ids = latents.shape[1], conditioning.image_ids
     branches = unconditional_branches(unconditional, len(timesteps), request.guidance_scale, request.quality)
-    advance = GuidedStep(pipe.scheduler, request, step_operation)
-    for t, uncond in zip(timesteps, branches, strict=True):
-        # One tensor for both branches: mounted fast paths know the step by it.
-        timestep = t.expand(latents.shape[0]).to(latents.dtype) / 1000
+    advance = GuidedStep(pipe.scheduler, request, mounted)
+    # One tensor for both branches: mounted fast paths know the step by it, and may work ahead.
+    model_timesteps = [t.expand(latents.shape[0]).to(latents.dtype) / 1000 for t in timesteps]
+    if mounted is not None:
+        mounted.announce_steps(model_timesteps)
+    for t, timestep, uncond in zip(timesteps, model_timesteps, branches, strict=True):
         joint = torch.cat([latents, conditioning.latents], dim=1)
         velocity = predict(pipe.transformer, "cond", joint, timestep, conditional, image_ids)[:, :tokens]
         velocity_uncond = None

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from fuseproof.fastpaths.operations import GatedOperation
+from fuseproof.fastpaths import Mount
 from fuseproof.pipelines import longcat_image, longcat_image_edit
 from fuseproof.pipelines.longcat_arithmetic import Decoded
 from fuseproof.pipelines.requests import GenerationRequest
@@ -33,12 +33,13 @@ def generate(
     request: GenerationRequest,
     generator: torch.Generator,
     clock: StageClock,
-    step_operation: GatedOperation | None = None,
+    mounted: Mount | None = None,
 ) -> Decoded:
     """Run one request through the native stages of ``pipe``'s own class; bit-identical to ``pipe(...)``.
 
-    ``step_operation`` is the mounted ``guidance_step`` site, where it is on.
+    ``mounted`` are the pipeline's fast paths: the loop announces its steps to them and ends each through their
+    ``guidance_step``.
     """
     module = NATIVE_PIPELINES[type(pipe).__name__]
-    decoded: Decoded = module.generate(pipe, request, generator, clock, step_operation)
+    decoded: Decoded = module.generate(pipe, request, generator, clock, mounted)
     return decoded

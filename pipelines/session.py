@@ -189,9 +189,15 @@ class Session:
     def warm_up(self, request: GenerationRequest, steps: int | None = None) -> float:
         """Run ``request`` untimed with ``steps`` steps (None: all of them) and return how long it took, in ms.
 
+        Where the request's quality skips guidance, it takes as many steps as meet both kinds of step.
+
         Under ``torch.compile`` this is where compilation happens, and it counts as ``compile_ms``. CUDA graphs are
         captured here, and only here.
         """
+        if steps is not None:
+            steps = guidance_schedule.warmup_steps(
+                steps, request.num_inference_steps, request.guidance_scale, request.quality
+            )
         shorter = request if steps is None else replace(request, num_inference_steps=steps)
         started = time.perf_counter()
         with self._graphs.capturing() if self._graphs else nullcontext():
@@ -278,7 +284,7 @@ class Session:
         clock = StageClock(self._device, self._observer)
         run: Callable[..., Decoded] = reference.generate
         if self.backend == "native":
-            run = functools.partial(native.generate, step_operation=self._mount.operation("guidance_step"))
+            run = functools.partial(native.generate, mounted=self._mount)
         try:
             with (
                 _heard_truncation(self.warnings),

@@ -5,8 +5,8 @@ Formula: ``h = R(x + bias_c)``; with a residual ``out = R(r + h)``, where ``r`` 
 with ``scale_factor`` s other than 1 ``R(out * (1 / s))``, as torch divides by a Python number on CUDA.
 
 Shapes: x [N, C, H, W] bf16, a convolution's output without bias, contiguous or channels-last; bias [C] bf16; residual
-as x, in either layout; residual_bias [C] bf16. Whatever the layout of x, the result has that of the residual, as torch's
-sum has; without one it is contiguous (NCHW).
+as x, in either layout; residual_bias [C] bf16. The result has the layout of the residual, as torch's sum has, whatever
+that of x; without a residual it is contiguous (NCHW).
 
 Rounds: to bf16 after every addition, as the separate kernels do.
 

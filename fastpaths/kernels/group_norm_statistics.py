@@ -162,31 +162,27 @@ def _chains_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _combine(mean, m2, count, other_mean, other_m2, other_count, INTERPRETED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """aten's ``WelfordOps::combine(self, other)``: an empty state leaves the other one as it is."""
+def _fold(mean, m2, count, ROWS: tl.constexpr, HALF: tl.constexpr, INTERPRETED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """[ROWS, 2 * HALF] -> [ROWS, HALF]: lane i takes in lane i + HALF, as aten's ``WelfordOps::combine`` does.
+
+    An empty state leaves the other one as it is.
+    """
+    mean, other_mean = tl.split(tl.permute(tl.reshape(mean, (ROWS, 2, HALF)), (0, 2, 1)))
+    m2, other_m2 = tl.split(tl.permute(tl.reshape(m2, (ROWS, 2, HALF)), (0, 2, 1)))
+    count, other_count = tl.split(tl.permute(tl.reshape(count, (ROWS, 2, HALF)), (0, 2, 1)))
     delta = other_mean - mean
     total = count + other_count
     share = tl.math.div_rn(other_count, tl.maximum(total, 1.0))
-    both_mean = fused_multiply_add(delta, share, mean, INTERPRETED)
-    both_m2 = fused_multiply_add(delta * delta * count, share, m2 + other_m2, INTERPRETED)
+    weighted = delta * delta * count
+    if INTERPRETED:
+        both_mean = (delta.to(tl.float64) * share.to(tl.float64) + mean.to(tl.float64)).to(tl.float32)
+        both_m2 = (weighted.to(tl.float64) * share.to(tl.float64) + (m2 + other_m2).to(tl.float64)).to(tl.float32)
+    else:
+        both_mean = tl.fma(delta, share, mean)
+        both_m2 = tl.fma(weighted, share, m2 + other_m2)
     mean = tl.where(count == 0.0, other_mean, tl.where(other_count == 0.0, mean, both_mean))
     m2 = tl.where(count == 0.0, other_m2, tl.where(other_count == 0.0, m2, both_m2))
     return mean, m2, total
-
-
-@triton.jit
-def _halves(values, ROWS: tl.constexpr, HALF: tl.constexpr):  # type: ignore[no-untyped-def]
-    """[ROWS, 2 * HALF] -> the lower and the upper half, [ROWS, HALF] each."""
-    return tl.split(tl.permute(tl.reshape(values, (ROWS, 2, HALF)), (0, 2, 1)))
-
-
-@triton.jit
-def _fold(mean, m2, count, ROWS: tl.constexpr, HALF: tl.constexpr, INTERPRETED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """[ROWS, 2 * HALF] -> [ROWS, HALF]: lane i takes in lane i + HALF."""
-    mean, other_mean = _halves(mean, ROWS, HALF)
-    m2, other_m2 = _halves(m2, ROWS, HALF)
-    count, other_count = _halves(count, ROWS, HALF)
-    return _combine(mean, m2, count, other_mean, other_m2, other_count, INTERPRETED)
 
 
 @triton.jit

@@ -8,7 +8,7 @@ Replaces: ``linear`` (addmm) and ``gelu(approximate="tanh")``: diffusers' ``GELU
 Close: the same mathematics, one rounding less: a site of quality ``extra-high``. At most half a bf16 step before the
     GELU.
 Declines: devices other than CUDA (there ``_addmm_activation`` takes the erf GELU, another function), dtypes other than
-    bf16, a bias or output that is not contiguous, K or N of 1: aten then leaves cuBLASLt and takes a pass of its own.
+    bf16, K or N of 1: aten then leaves cuBLASLt and takes a GELU pass of its own.
 Bytes: those of the product. What is saved is the GELU's own pass, 4 M N (226 MB at M 4608, N 12288: 54 us at 4.2
     TB/s).
 Check first: if the trace still shows ``GeluCUDAKernelImpl``, check ``DISABLE_ADDMM_CUDA_LT``, the preferred BLAS
@@ -28,16 +28,14 @@ def reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torc
     return F.gelu(F.linear(x, weight, bias), approximate="tanh")
 
 
-def reject_reason(weight: torch.Tensor, bias: torch.Tensor) -> str | None:
-    """Why this weight [N, K] and bias [N] cannot have the epilogue, with what was seen and what is needed; or None."""
+def reject_reason(weight: torch.Tensor) -> str | None:
+    """Why a product with this weight [N, K] cannot have the epilogue: what was seen and what is needed; or None."""
     if weight.dtype != torch.bfloat16:
         return f"weights are {str(weight.dtype).removeprefix('torch.')}; the GELU epilogue is used for bfloat16"
     if weight.device.type != "cuda":
         return f"weights are on {weight.device}; the tanh-GELU epilogue needs a CUDA device"
     if min(weight.shape) < 2:
         return f"a weight has shape {list(weight.shape)}; the epilogue needs at least 2 rows and 2 columns"
-    if not bias.is_contiguous():
-        return f"a bias has strides {list(bias.stride())}; the epilogue needs it contiguous"
     return None
 
 

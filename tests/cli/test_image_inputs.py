@@ -82,8 +82,9 @@ def test_credentials_leave_a_url() -> None:
         (PNG[: len(PNG) // 2], "is a broken image"),
         (encoded(file_format="JPEG")[:300], "is a broken image"),
         (PNG[:30], "not an image that can be decoded"),
+        (encoded(file_format="TIFF").replace(b"\x00\x01\x04\x00", b"\x77\x01\x04\x00", 1), "not an image that can"),
     ],
-    ids=["empty", "html", "text", "cut-png", "cut-jpeg", "only-header"],
+    ids=["empty", "html", "text", "cut-png", "cut-jpeg", "only-header", "tiff-without-width"],
 )
 def test_broken_files_are_one_sentence(tmp_path: Path, content: bytes, said: str) -> None:
     path = tmp_path / "x.png"

@@ -23,8 +23,9 @@ pytestmark = [
 DEVICE = "cuda"
 TEXT, SIDE, STEPS = 64, 16, 4
 SITE_OF_TIER = {"extra-high": "linear_gelu", "high": "fp8_linear"}
-PSNR_FLOOR_DB = {"extra-high": 45.0, "high": 28.0}
-"""The same mathematics on a CPU gave 55 and 37 dB; the rest is for other orders of summation."""
+PSNR_FLOOR_DB = {"extra-high": 55.0, "high": 45.0}
+"""The same mathematics on a CPU (torch 2.13, one run, seeds as here) gave 64.0 and 52.6 dB; the rest is left for other
+orders of summation and fast accumulation."""
 
 
 @pytest.fixture(autouse=True)
@@ -117,13 +118,13 @@ def test_an_fp8_product_is_the_product_of_what_was_quantised(rows, inputs, outpu
 
 
 @pytest.mark.parametrize("rows", [2, 512, 4608])
-def test_the_epilogue_is_the_tanh_gelu_and_rounds_no_worse_than_eager(rows):
+def test_the_epilogue_rounds_no_worse_than_eager(rows):
     generator = torch.Generator(DEVICE).manual_seed(0)
     x, weight, bias = (
         (torch.randn(*shape, device=DEVICE, generator=generator) * size).bfloat16()
         for shape, size in (((rows, 3072), 1.0), ((12288, 3072), 3072**-0.5), ((12288,), 1.0))
     )
-    assert linear_gelu.reject_reason(weight, bias) is None
+    assert linear_gelu.reject_reason(weight) is None
     exact = F.gelu(F.linear(x.double(), weight.double(), bias.double()), approximate="tanh")
     out = torch.full((rows, 12288), math.nan, device=DEVICE, dtype=torch.bfloat16)
     error = {
@@ -133,11 +134,22 @@ def test_the_epilogue_is_the_tanh_gelu_and_rounds_no_worse_than_eager(rows):
             ("eager", linear_gelu.reference(x, weight, bias)),
         )
     }
-    assert error["fused"] <= 1.05 * error["eager"]
+    assert error["fused"] <= error["eager"]
+
+
+def test_the_epilogue_is_not_the_erf_gelu():
+    """Along the difference of the two, the result lies at tanh (0), not at erf (1)."""
+    generator = torch.Generator(DEVICE).manual_seed(0)
+    x, weight = (torch.randn(4096, 256, device=DEVICE, generator=generator).bfloat16() / 4 for _ in range(2))
+    bias = torch.zeros(4096, device=DEVICE, dtype=torch.bfloat16)
+    product = F.linear(x.double(), weight.double())
+    tanh, erf = F.gelu(product, approximate="tanh"), F.gelu(product)
+    found = linear_gelu.fused(x, weight, bias).double()
+    assert abs(float(((found - tanh) * (erf - tanh)).sum() / (erf - tanh).square().sum())) <= 0.25
 
 
 def test_column_slices_of_a_weight_are_read_without_a_copy():
-    """``proj_out`` in two halves: no kernel but the two products may run, and the second adds to the first."""
+    """``proj_out`` in two halves: nothing is allocated beside the result, and the second product adds to the first."""
     weight = torch.randn(3072, 15360, device=DEVICE).bfloat16()
     x, bias = torch.randn(512, 15360, device=DEVICE).bfloat16(), torch.randn(3072, device=DEVICE).bfloat16()
     parts = x[:, :3072].contiguous(), x[:, 3072:].contiguous()

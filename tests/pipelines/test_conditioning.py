@@ -131,6 +131,16 @@ def test_every_exif_orientation_is_turned_upright(orientation: int, file_format:
         assert (orientation > 1) == any(f"orientation {orientation}" in text for text in image.conversions)
 
 
+def test_damaged_exif_data_leave_the_image_as_it_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(self: Image.Image) -> Image.Exif:
+        raise SyntaxError("not a TIFF file")
+
+    monkeypatch.setattr(Image.Image, "getexif", damaged)
+    image = as_input(encoded(picture(24, 16)))
+    assert ("taken as upright, its EXIF data being damaged",) == image.conversions
+    assert picture(24, 16).tobytes() == image.pixels.tobytes()
+
+
 def test_an_upright_rgb_image_is_handed_on_as_it_is() -> None:
     image = as_input(encoded(picture()))
     assert () == image.conversions

@@ -7,7 +7,7 @@ import pytest
 
 from fuseproof.errors import UsageError
 from fuseproof.pipelines import guidance_schedule
-from fuseproof.pipelines.guidance_schedule import skipped_steps, unconditional_branches
+from fuseproof.pipelines.guidance_schedule import skipped_steps, unconditional_branches, warmup_steps
 from fuseproof.pipelines.requests import QUALITIES
 
 GUIDED = 4.5
@@ -47,6 +47,31 @@ def test_the_first_step_is_always_guided_and_skipped_steps_are_the_last(steps):
 def test_every_quality_has_a_share_and_only_high_skips():
     assert set(QUALITIES) == set(guidance_schedule.SKIPPED_SHARE)
     assert ["high"] == [quality for quality in QUALITIES if skipped_steps(50, GUIDED, quality)]
+
+
+@pytest.mark.parametrize(
+    ("expected", "steps", "request_steps", "scale", "quality"),
+    [
+        (5, 1, 50, GUIDED, "high"),
+        (8, 8, 50, GUIDED, "high"),
+        (60, 60, 50, GUIDED, "high"),
+        (5, 1, 5, GUIDED, "high"),
+        (1, 1, 4, GUIDED, "high"),
+        (1, 1, 50, 1.0, "high"),
+        (1, 1, 50, GUIDED, "lossless"),
+    ],
+    ids=[
+        "lengthened",
+        "long-enough",
+        "longer-than-the-request",
+        "whole-request",
+        "nothing-skipped",
+        "unguided",
+        "lossless",
+    ],
+)
+def test_steps_of_a_warm_up(expected, steps, request_steps, scale, quality):
+    assert expected == warmup_steps(steps, request_steps, scale, quality)
 
 
 def test_an_unknown_quality_is_no_quality():

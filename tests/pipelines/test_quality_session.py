@@ -87,6 +87,22 @@ def test_the_warm_up_of_a_quality_decides_its_first_sights(pipe, with_linear_gel
     assert ["approximate sites ran: linear_gelu: these bits are not those of lossless"] == warnings
 
 
+@pytest.mark.parametrize(
+    ("expected", "request_", "steps"),
+    [(2, REQUEST, 1), (9, HIGH, 1), (9, HIGH, None), (8, replace(HIGH, num_inference_steps=4), None)],
+    ids=["lossless", "high-lengthened", "high-whole", "high-without-a-skipped-step"],
+)
+def test_a_warm_up_meets_every_kind_of_step_that_the_request_has(pipe, expected, request_, steps):
+    seen = []
+    with session(pipe) as opened:
+        handle = pipe.transformer.register_forward_pre_hook(lambda module, inputs: seen.append(1))
+        try:
+            opened.warm_up(request_, steps=steps)
+        finally:
+            handle.remove()
+    assert expected == len(seen)
+
+
 def test_a_failing_request_ends_its_quality(pipe, with_linear_gelu, monkeypatch):
     with session(pipe) as opened:
         expected = array_sha256(opened.run(REQUEST).image)
@@ -178,7 +194,7 @@ class CountingTransformer:
 )
 def test_both_loops_skip_the_unconditional_branch_of_the_last_steps(module, expected, quality):
     transformer, latents, branch = CountingTransformer(), torch.zeros(1, 4, 64), Branch(None, None)
-    scheduler = SimpleNamespace(step=lambda velocity, t, sample, return_dict: (sample,))
+    scheduler = SimpleNamespace(step=lambda velocity, t, sample, return_dict: (sample,), config=SimpleNamespace())
     pipe = SimpleNamespace(transformer=transformer, scheduler=scheduler)
     clock = SimpleNamespace(step_finished=lambda: None)
     context = torch.zeros(0, 3)

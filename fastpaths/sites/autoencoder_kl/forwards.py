@@ -8,7 +8,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from fuseproof.fastpaths.operations import signature
 from fuseproof.fastpaths.replacements import Forward
 from fuseproof.fastpaths.sites.autoencoder_kl import modules
 from fuseproof.fastpaths.sites.autoencoder_kl.paths import (
@@ -43,7 +42,6 @@ def residual_block_forward(paths: Paths, block: Any, eager: Forward) -> Forward:
     """norm, SiLU, convolution, norm, SiLU, convolution, residual; a time embedding makes the call eager."""
     children = modules.rewritten_children("residual_block", block)
     structure = (block.conv_shortcut is not None, block.output_scale_factor)
-    keeps_shape = block.conv1.out_channels == block.conv2.out_channels
 
     def forward(input_tensor: torch.Tensor, temb: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
         def plain() -> Any:
@@ -52,10 +50,11 @@ def residual_block_forward(paths: Paths, block: Any, eager: Forward) -> Forward:
         def turned() -> torch.Tensor:
             hidden = paths.norm_and_convolution(block.norm1, block.conv1, input_tensor)
             residual, residual_bias = shortcut_of(block, input_tensor)
+            is_reusable = residual.is_contiguous() and residual.shape == hidden.shape
             return paths.norm_and_convolution(
                 block.norm2, block.conv2, hidden,
                 residual=residual, residual_bias=residual_bias, scale_factor=block.output_scale_factor,
-                out=hidden if keeps_shape else None,
+                out=hidden if is_reusable else None,
             )  # fmt: skip
 
         def contiguous() -> torch.Tensor:
@@ -70,7 +69,7 @@ def residual_block_forward(paths: Paths, block: Any, eager: Forward) -> Forward:
             return paths.decline(reason, plain, NORMS, CONVOLUTIONS)
         convolutions = (block.conv1, block.conv2, *([block.conv_shortcut] if block.conv_shortcut is not None else []))
         layers = (*map(norm_key, (block.norm1, block.norm2)), *map(convolution_key, convolutions))
-        return paths.turned(("residual", signature(input_tensor), structure, layers), turned, plain, contiguous)
+        return paths.turned(("residual", structure, layers), input_tensor, turned, plain, contiguous)
 
     return forward
 
@@ -92,11 +91,13 @@ def upsampler_forward(paths: Paths, upsampler: Any, eager: Forward) -> Forward:
         is_large = hidden_states.shape[0] >= 64 or 4 * hidden_states.numel() >= LARGEST_UPSAMPLED
         reason = _call_reason(output_size is not None or args or kwargs, "an output size")
         reason = reason or _call_reason(is_large, "64 samples, or 2**31 elements after upsampling")
+        is_turned = hidden_states.shape[0] > 1 and not hidden_states.is_contiguous()
+        reason = reason or _call_reason(is_turned, "a tensor that eager upsamples in channels-last, too")
         reason = reason or paths.decline_reason(hidden_states, upsampler.conv)
         if reason is not None:
             return paths.decline(reason, plain, CONVOLUTIONS)
-        key = ("upsampler", signature(hidden_states), convolution_key(upsampler.conv))
-        return paths.turned(key, turned, plain, plain)
+        key = ("upsampler", convolution_key(upsampler.conv))
+        return paths.turned(key, hidden_states, turned, plain, plain)
 
     return forward
 
@@ -119,8 +120,8 @@ def downsampler_forward(paths: Paths, downsampler: Any, eager: Forward) -> Forwa
         reason = reason or paths.decline_reason(hidden_states, downsampler.conv)
         if reason is not None:
             return paths.decline(reason, plain, CONVOLUTIONS)
-        key = ("downsampler", signature(hidden_states), downsampler.padding, convolution_key(downsampler.conv))
-        return paths.turned(key, turned, plain, plain)
+        key = ("downsampler", downsampler.padding, convolution_key(downsampler.conv))
+        return paths.turned(key, hidden_states, turned, plain, plain)
 
     return forward
 
@@ -169,8 +170,7 @@ def _first_convolution(paths: Paths, coder: Any, sample: torch.Tensor) -> torch.
     def turned() -> torch.Tensor:
         return with_bias(coder.conv_in, sample.contiguous(memory_format=torch.channels_last))
 
-    key = ("convolution", signature(sample), convolution_key(coder.conv_in))
-    return paths.turned(key, turned, plain, plain)
+    return paths.turned(("convolution", convolution_key(coder.conv_in)), sample, turned, plain, plain)
 
 
 def _last_layers(paths: Paths, coder: Any, hidden: torch.Tensor) -> torch.Tensor:
@@ -187,8 +187,8 @@ def _last_layers(paths: Paths, coder: Any, hidden: torch.Tensor) -> torch.Tensor
         result: torch.Tensor = convolution(paths.norm(norm, hidden))
         return result
 
-    key = ("norm-convolution", signature(hidden), norm_key(norm), convolution_key(convolution))
-    return paths.turned(key, turned, plain, contiguous)
+    key = ("norm-convolution", norm_key(norm), convolution_key(convolution))
+    return paths.turned(key, hidden, turned, plain, contiguous)
 
 
 def _call_reason(condition: object, what: str) -> str | None:

@@ -13,6 +13,7 @@ from torch import nn
 
 from fuseproof.fastpaths.replacements import Replacement
 
+BLOCKS = ("DownEncoderBlock2D", "UNetMidBlock2D", "UpDecoderBlock2D")
 _KINDS = {"ResnetBlock2D": "residual_block", "Upsample2D": "upsampler", "Downsample2D": "downsampler"}
 
 
@@ -32,9 +33,13 @@ def replaced_modules(vae: Any) -> Iterator[tuple[str, str, Any]]:
 def reject_reason(vae: Any) -> str | None:
     """The first module that is not what the replacements reproduce, or None."""
     for coder_name in ("encoder", "decoder"):
-        if type(getattr(vae, coder_name, None)).__name__ != coder_name.capitalize():
-            found = type(getattr(vae, coder_name, None)).__name__
-            return f"{coder_name} is {found}, the sites need {coder_name.capitalize()}"
+        coder: Any = getattr(vae, coder_name, None)
+        if type(coder).__name__ != coder_name.capitalize():
+            return f"{coder_name} is {type(coder).__name__}, the sites need {coder_name.capitalize()}"
+        blocks = (coder.mid_block, *(coder.down_blocks if coder_name == "encoder" else coder.up_blocks))
+        for block in blocks:
+            if type(block).__name__ not in BLOCKS:
+                return f"{coder_name} has a {type(block).__name__}, the sites know {', '.join(BLOCKS)}"
     for kind, name, module in replaced_modules(vae):
         if is_hooked(module):
             return f"{name} has a hook or another forward, which the sites would pass by"
@@ -72,7 +77,7 @@ def change_in(*children: Any) -> str | None:
     for child in children:
         kind = type(child).__name__
         is_ours = isinstance(child.__dict__.get("forward"), Replacement)
-        if child._forward_hooks or child._forward_pre_hooks or ("forward" in child.__dict__ and not is_ours):
+        if child._forward_hooks or child._forward_pre_hooks or (not is_ours and is_hooked(child)):
             return f"{kind} has a hook or another forward"
         if type(child) not in (nn.Conv2d, nn.GroupNorm, nn.SiLU, nn.Dropout):
             return f"{kind} is not a plain Conv2d, GroupNorm, SiLU or Dropout (an adapter or a quantised layer?)"
@@ -84,11 +89,13 @@ def change_in(*children: Any) -> str | None:
 
 def is_hooked(module: nn.Module) -> bool:
     """Whether calling the module does anything besides its class's own forward."""
-    return bool("forward" in module.__dict__ or module._forward_hooks or module._forward_pre_hooks)
+    own = module.__dict__.get("forward")  # a copy of a mounted module has its class's forward as an attribute
+    is_plain = own is None or getattr(own, "__func__", None) is type(module).forward
+    return bool(not is_plain or module._forward_hooks or module._forward_pre_hooks)
 
 
 def _residual_block_reason(block: Any) -> str | None:
-    if block.time_emb_proj is not None or block.time_embedding_norm != "default":
+    if block.time_emb_proj is not None or block.time_embedding_norm == "scale_shift":
         return "a residual block with a time embedding"
     if block.upsample is not None or block.downsample is not None:
         return "a residual block that samples up or down"
@@ -100,6 +107,8 @@ def _residual_block_reason(block: Any) -> str | None:
 def _weight_reason(child: Any) -> str | None:
     if isinstance(child, nn.Conv2d) and (child.bias is None or child.padding_mode != "zeros"):
         return "a convolution without bias, or with a padding other than zeros"
+    if isinstance(child, nn.Conv2d) and not child.weight.is_contiguous():
+        return "a convolution whose weight is not contiguous, which would choose the layout of its output"
     if isinstance(child, nn.GroupNorm) and not child.affine:
         return "a norm without weight and bias"
     for name, parameter in child.named_parameters(recurse=False):

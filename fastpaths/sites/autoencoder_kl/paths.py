@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from fuseproof.fastpaths.gates import Gate, undecidable
 from fuseproof.fastpaths.kernels import conv_bias_residual, group_norm_silu
 from fuseproof.fastpaths.kernels.launching import device_reason
-from fuseproof.fastpaths.operations import GatedOperation, signature
+from fuseproof.fastpaths.operations import signature
 from fuseproof.fastpaths.sites.autoencoder_kl import modules
 
 NORMS, CONVOLUTIONS = "vae_group_norm_silu", "vae_convolutions"
@@ -23,9 +23,10 @@ class Paths:
 
     def __init__(self, gates: Mapping[str, Gate]) -> None:
         self._gates = dict(gates)
-        self._norm = GatedOperation("group_norm_silu", group_norm_silu, gates.get(NORMS))
+        self._norms = gates.get(NORMS)
         self._convolutions = gates.get(CONVOLUTIONS)
         self._rounds_statistics: dict[torch.device, bool] = {}
+        self._norm_reasons: dict[Hashable, str | None] = {}
 
     def decline_reason(self, x: torch.Tensor, *children: Any) -> str | None:
         """Why this call must be eager as a whole, or None."""
@@ -33,8 +34,8 @@ class Paths:
             return f"activations are {x.dtype}; the kernels need torch.bfloat16"
         if torch.is_autocast_enabled(x.device.type):
             return "autocast is on"
-        if not x.is_contiguous():
-            return f"activations have strides {list(x.stride())}; the kernels need them contiguous"
+        if not (x.is_contiguous() or is_channels_last(x)):
+            return f"activations have strides {list(x.stride())}; the kernels need them contiguous or channels-last"
         if x.device not in self._rounds_statistics and undecidable():
             return "first called under compilation, capture, or with gradients recorded"
         return device_reason("the activation", x) or modules.change_in(*children)
@@ -46,28 +47,46 @@ class Paths:
                 self._gates[site].decline(reason, lambda: None)
         return eager()
 
-    def turned(self, key: Hashable, fused: Tensors, eager: Tensors, contiguous: Tensors) -> torch.Tensor:
-        """``fused``, in channels-last, where the gate has seen ``eager``'s bits; without it, or rejected, the last."""
+    def turned(
+        self, key: Hashable, x: torch.Tensor, fused: Tensors, eager: Tensors, contiguous: Tensors
+    ) -> torch.Tensor:
+        """``fused``, with channels-last convolutions, where the gate has seen ``eager``'s bits; else ``contiguous``."""
         gate = self._convolutions
         if gate is None:
             return contiguous()
-        whole_key = ("channels-last", key, _convolution_settings())
+        whole_key = ("channels-last", key, signature(x), _convolution_settings())
         if whole_key in gate.rejections and contiguous is not eager:
             return contiguous()
         result: torch.Tensor = gate.run(whole_key, fused, eager)
         return result
 
     def norm(self, norm: Any, x: torch.Tensor, silu: bool = True) -> torch.Tensor:
-        """GroupNorm, and SiLU with it, of [N, C, *], behind the norm's gate."""
-        result: torch.Tensor = self._norm(*self._norm_arguments(norm, x, silu, False))
+        """GroupNorm, and SiLU with it, of [N, C, *], behind the norm's gate; contiguous, as aten's is on CUDA."""
+
+        def fused() -> torch.Tensor:
+            return group_norm_silu.fused(*self._norm_arguments(norm, x.contiguous(), silu, False))
+
+        def eager() -> torch.Tensor:
+            return group_norm_silu.reference(*self._norm_arguments(norm, x, silu, False))
+
+        gate = self._norms
+        if gate is None:
+            return eager()
+        key = (signature(x), norm_key(norm), silu)
+        if key not in self._norm_reasons:
+            arguments = self._norm_arguments(norm, x.contiguous(), silu, False)
+            self._norm_reasons[key] = group_norm_silu.reject_reason(*arguments)
+        reason = self._norm_reasons[key]
+        result: torch.Tensor = gate.run(key, fused, eager) if reason is None else gate.decline(reason, eager)
         return result
 
     def norm_and_convolution(
         self, norm: Any, convolution: Any, x: torch.Tensor, **epilogue: torch.Tensor | float | None
     ) -> torch.Tensor:
-        """SiLU(GroupNorm(x)) through a channels-last convolution and its epilogue: NCHW to NCHW, ungated."""
-        normalise = group_norm_silu.reference if self._norm.gate is None else group_norm_silu.fused
-        return with_bias(convolution, normalise(*self._norm_arguments(norm, x, True, True)), **epilogue)
+        """SiLU(GroupNorm(x)) through a channels-last convolution and its epilogue, ungated."""
+        normalise = group_norm_silu.reference if self._norms is None else group_norm_silu.fused
+        turned = normalise(*self._norm_arguments(norm, x.contiguous(), True, True))
+        return with_bias(convolution, turned, **epilogue)
 
     def last_convolution(self, block: Any, hidden: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """The end of a residual block: second convolution, its bias, shortcut or residual, output factor."""
@@ -76,15 +95,13 @@ class Paths:
         def fused() -> torch.Tensor:
             residual, residual_bias = shortcut_of(block, x)
             output = convolve(convolution, hidden)
-            out = output if output.is_contiguous() else None
-            return conv_bias_residual.fused(
-                output, convolution.bias, residual, residual_bias, block.output_scale_factor, out=out
-            )
+            factor = block.output_scale_factor
+            return conv_bias_residual.fused(output, convolution.bias, residual, residual_bias, factor)
 
         def eager() -> torch.Tensor:
-            output = convolution(hidden)
-            total: torch.Tensor = (x if shortcut is None else shortcut(x)) + output
-            return total / block.output_scale_factor
+            output = convolution(hidden)  # first, as in diffusers: gradients are summed in reverse order
+            total: torch.Tensor = ((x if shortcut is None else shortcut(x)) + output) / block.output_scale_factor
+            return total
 
         gate = self._convolutions
         if gate is None:
@@ -105,6 +122,11 @@ class Paths:
         if device not in self._rounds_statistics:
             self._rounds_statistics[device] = group_norm_silu.rounds_statistics(device)
         return self._rounds_statistics[device]
+
+
+def is_channels_last(x: torch.Tensor) -> bool:
+    """Whether ``x`` has four dimensions in channels-last memory."""
+    return x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last)
 
 
 def convolve(convolution: Any, x: torch.Tensor) -> torch.Tensor:

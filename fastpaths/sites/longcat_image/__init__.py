@@ -39,8 +39,8 @@ REQUIRES = dict.fromkeys((*KERNELS_OF_SITE, *APPROXIMATE_SITES), "packed_blocks"
 LARGEST_ERROR_OF_SITE = {"linear_gelu": 0.05, "fp8_linear": 0.3}
 """Relative error of what a block adds to its stream, beyond which it is not the same computation. Roundings that move
 cost some tenths of a percent, e4m3 operands about a tenth; a matrix in the wrong layout costs more than the whole."""
-TAKEN_OVER_BY = {"linear_gelu": "fp8_linear"}
-"""Where both are permitted, the second one has the matrices."""
+TAKEN_OVER_BY = {"linear_gelu": ("fp8_linear",), "gelu_tanh": ("fp8_linear", "linear_gelu")}
+"""Where one of the latter is in force, it does the former's work: one kind of matrices at a time, its GELU included."""
 
 
 def reject_reason(transformer: Any) -> str | None:
@@ -102,7 +102,11 @@ def _rewritten(
     installation.replacements.append(Replacement(transformer, make))
     installation.held.append(held)
     target = GraphTarget(made[0], "core", made[0].graph_state)
-    return Installation(installation.replacements, installation.held, target, made[0].forms.choose)
+    announce = None
+    if made[0].ahead is not None:
+        installation.held.append(made[0].ahead)
+        announce = made[0].ahead.announce
+    return Installation(installation.replacements, installation.held, target, made[0].forms.choose, announce)
 
 
 def _rewrite_reason(transformer: Any) -> str | None:
@@ -119,7 +123,7 @@ def _approximate_reasons(transformer: Any) -> dict[str, str]:
     reasons: dict[str, str] = {}
     for linear in block_linears(transformer):
         found = {
-            "linear_gelu": linear_gelu.reject_reason(linear.weight, linear.bias),
+            "linear_gelu": linear_gelu.reject_reason(linear.weight),
             "fp8_linear": fp8_linear.reject_reason(linear.weight),
         }
         reasons = {name: reason for name, reason in found.items() if reason is not None} | reasons

@@ -20,6 +20,7 @@ from fuseproof.fastpaths.gates import Gate
 from fuseproof.fastpaths.hoisting import HeldResults, are_countable
 from fuseproof.fastpaths.operations import signature
 from fuseproof.fastpaths.replacements import Forward
+from fuseproof.fastpaths.sites.longcat_image import steps_ahead
 from fuseproof.fastpaths.sites.longcat_image.blocks import Operations, Stream
 from fuseproof.fastpaths.sites.longcat_image.forms import Form, Forms
 from fuseproof.fastpaths.sites.longcat_image.hoists import CurrentCall
@@ -52,6 +53,10 @@ class RewrittenForward:
         self._number_of_blocks = len(transformer.transformer_blocks) + len(transformer.single_transformer_blocks)
         self.forms = Forms(transformer, operations)
         self.soundness = Soundness(transformer)
+        time_gate = gates.get("timestep_embedding")
+        self.ahead: steps_ahead.StepsAhead | None = None
+        if time_gate is not None and self._modulation_gate is not None and steps_ahead.pays(transformer):
+            self.ahead = steps_ahead.StepsAhead(transformer, self._table, time_gate, self._modulation_gate)
 
     def __call__(
         self,
@@ -93,10 +98,14 @@ class RewrittenForward:
     ) -> tuple[torch.Tensor, ...]:
         """Latents, context [B, T, D], cos and sin [S, head_dim], temb [B, D] and the modulation table [B, total]."""
         model = self._transformer
-        temb = model.time_embed(timestep.to(hidden_states.dtype) * 1000, hidden_states.dtype)
+        dtype = hidden_states.dtype
+        ahead = self.ahead.find(timestep, dtype, self._call.numerics) if self.ahead is not None else None
+        if ahead is None:
+            temb = model.time_embed(timestep.to(dtype) * 1000, dtype)
+            ahead = temb, self._modulation(temb)
         context = model.context_embedder(encoder_hidden_states)
         cos, sin = model.pos_embed(torch.cat((txt_ids, img_ids), dim=0))
-        return hidden_states, context, cos, sin, temb, self._modulation(temb)
+        return hidden_states, context, cos, sin, *ahead
 
     def run_core(
         self,

@@ -25,9 +25,17 @@ class PackedLinear:
 
 
 def pack(linears: Sequence[nn.Linear]) -> PackedLinear:
-    """Move the parameters of ``linears`` into one buffer; where they already lie so, take that buffer."""
+    """Move the parameters of ``linears`` into one buffer; where they already lie so, take that buffer.
+
+    What moved parameters leave behind goes back to the device at once: no request could use memory in such pieces, and
+    packing never needs more than one block's worth.
+    """
     weights = tuple(linear.weight for linear in linears)
-    return PackedLinear(_side_by_side(weights), _side_by_side([linear.bias for linear in linears]), weights)
+    moves = not _lie_in_one_buffer(weights)
+    packed = PackedLinear(_side_by_side(weights), _side_by_side([linear.bias for linear in linears]), weights)
+    if moves and packed.weight.is_cuda:
+        torch.cuda.empty_cache()
+    return packed
 
 
 def linear_into(weight: torch.Tensor, bias: torch.Tensor, x: torch.Tensor, out: torch.Tensor) -> None:

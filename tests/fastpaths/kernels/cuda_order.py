@@ -14,6 +14,7 @@ def fma(a, b, c):
 
 def group_norm(x, groups, weight, bias, eps, rounded_statistics=True):
     """aten's ``group_norm`` kernels for bf16 [N, C, *] with more than one position per channel."""
+    x = x.contiguous()  # aten asks for that on CUDA
     samples, channels = x.shape[:2]
     mean, rstd = moments(x.reshape(samples * groups, -1).float(), eps)
     if rounded_statistics:

@@ -27,6 +27,14 @@ def normal(seed, *shape):
     return (torch.randn(*shape, generator=generator) * lengths + means).bfloat16()
 
 
+def threads_apart(seed, count, width):
+    """Rows in which aten's 128 threads see very different means, so that combining them makes up the variance; bf16."""
+    generator = torch.Generator().manual_seed(seed)
+    means = 100 * torch.randn(count, THREADS, 1, generator=generator).expand(-1, -1, VECTOR).flatten(1)
+    columns = torch.arange(width) % (THREADS * VECTOR)
+    return (torch.randn(count, width, generator=generator) + means[:, columns]).bfloat16()
+
+
 def chunks(seed, batch, width, count):
     """``count`` modulation vectors [batch, width] as ``chunk`` leaves them: rows of one wider matrix."""
     return normal(seed, batch, count * width).chunk(count, dim=1)

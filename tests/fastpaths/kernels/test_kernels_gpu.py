@@ -5,6 +5,7 @@ import torch
 
 from fuseproof.fastpaths.bits import bit_difference
 from fuseproof.fastpaths.kernels import gated_residual, gated_residual_layernorm_modulate, layernorm_modulate
+from tests.fastpaths.kernels.row_models import threads_apart
 from tests.fastpaths.kernels.row_statistics import row_statistics
 
 pytestmark = [
@@ -124,8 +125,8 @@ def test_many_plain_rows(name, width, generator):
 @pytest.mark.parametrize("width", WIDTHS + OTHER_WIDTHS)
 def test_mean_and_rstd_have_every_fp32_bit_of_aten(width, shuffles, generator):
     """Far stricter than the rows: one fp32 ulp of a mean changes few bf16 values."""
-    x = torch.cat([normal(generator, 2000, width), torch.randn(2000, width, device="cuda", generator=generator)])
-    x = x.bfloat16()
+    plain = torch.randn(2000, width, device="cuda", generator=generator).bfloat16()
+    x = torch.cat([normal(generator, 2000, width), plain, threads_apart(0, 2000, width).cuda()])
     _, mean, rstd = torch.ops.aten.native_layer_norm(x, [width], None, None, EPS)
     assert torch.float32 == mean.dtype
     assert_bits((mean.flatten(), rstd.flatten()), row_statistics(x, EPS, shuffles=shuffles))

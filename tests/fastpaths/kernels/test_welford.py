@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from tests.fastpaths.kernels import row_models
-from tests.fastpaths.kernels.row_models import EPS, fuse_interpreted_fma, normal, statistics
-from tests.fastpaths.kernels.row_statistics import row_statistics
+from tests.fastpaths.kernels.row_models import EPS, combined, fuse_interpreted_fma, normal, statistics, threads_apart
+from tests.fastpaths.kernels.row_statistics import combine, row_statistics
 
-WIDTHS = (4, 12, 128, 132, 508, 512, 516, 1024, 1540, 2432, 3072)
+WIDTHS = (4, 12, 132, 508, 512, 516, 812, 1024, 2432, 3072)
 
 
 @pytest.fixture(autouse=True)
@@ -17,16 +17,29 @@ def _fused_fma(monkeypatch):
 
 
 def bits(array):
-    return torch.as_tensor(array).flatten().view(torch.int32)
+    return torch.as_tensor(array).contiguous().view(torch.int32).flatten()
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_statistics_are_those_of_aten(width):
-    x = normal(width, 4, width)
+    x = torch.cat([normal(width, 3, width), threads_apart(width, 5, width)])
     mean, rstd = row_statistics(x, EPS, shuffles=False)
     expected_mean, expected_rstd = statistics(x.float().numpy(), EPS)
     assert torch.equal(bits(expected_mean), bits(mean))
     assert torch.equal(bits(expected_rstd), bits(rstd))
+
+
+@pytest.mark.parametrize("equals", [False, True], ids=["any-counts", "equal-counts"])
+def test_two_states_combine_as_in_aten(equals):
+    """4096 pairs whose means are far apart; where counts may differ, some of them are zero."""
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randn(2, 3, 4096, generator=generator)
+    states[:, 1].square_()
+    counts = 4.0 * torch.randint(1, 33, (2, 4096), generator=generator)
+    states[:, 2] = counts[0] if equals else counts * (torch.rand(2, 4096, generator=generator) < 0.9)
+    states[:, :2] *= states[:, 2:] > 0
+    expected = combined(*states.numpy())
+    assert torch.equal(bits(np.stack(expected)), bits(combine(states, equals=equals)))
 
 
 def test_the_model_is_mean_and_variance():
@@ -49,7 +62,7 @@ OTHER_ORDERS = {
 @pytest.mark.parametrize(("name", "value"), OTHER_ORDERS.values(), ids=OTHER_ORDERS)
 def test_another_order_has_other_bits(name, value, monkeypatch):
     """Otherwise the comparison above would say nothing."""
-    x = normal(1, 20, 3072).float().numpy()
+    x = torch.cat([normal(1, 10, 3072), threads_apart(1, 10, 3072)]).float().numpy()
     before = statistics(x, EPS)
     monkeypatch.setattr(row_models, name, value)
     after = statistics(x, EPS)

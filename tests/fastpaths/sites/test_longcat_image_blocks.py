@@ -12,7 +12,7 @@ from triton.runtime import interpreter
 from fuseproof.fastpaths import mount
 from fuseproof.fastpaths.kernels.launching import is_interpreted
 from fuseproof.fastpaths.sites import longcat_image
-from fuseproof.fastpaths.sites.longcat_image import blocks
+from fuseproof.fastpaths.sites.longcat_image import blocks, steps_ahead
 from tests.fastpaths.kernels.conftest import convert
 
 TEXT, IMAGE = 3, 5
@@ -157,7 +157,7 @@ def replace_the_forward(pipe):
 
 DECLINES = {
     "a hooked block": (hook_a_block, "transformer_blocks.1 has a hook or another forward"),
-    "an adapted linear": (adapt_a_linear, "single_transformer_blocks.0.attn.to_q is Adapter, which the rewritten blocks do not know"),
+    "an adapted linear": (adapt_a_linear, "single_transformer_blocks.0.attn.to_q is Adapter, which the rewritten"),
     "fused projections": (fuse_projections, "transformer_blocks.0.attn has fused projections"),
     "another processor": (set_another_processor, "single_transformer_blocks.1.attn.processor is Another"),
     "fp16": (make_half, "weights are float16; the rewritten blocks need bfloat16 or float32"),
@@ -283,3 +283,55 @@ def test_the_kernels_inside_the_blocks_keep_every_bit_in_the_interpreter(monkeyp
             fused = [pipe.transformer(**request)[0] for _ in range(2)]
     assert all(torch.equal(eager, result) for result in fused)
     assert state_of(mounted, "gated_residual")["calls_fused"] > 0
+
+
+@pytest.fixture
+def works_ahead(monkeypatch):
+    """On a CPU one row of 64 has other bits than one row alone; blocks of one row make the mechanism's own test."""
+    monkeypatch.setattr(steps_ahead, "pays", lambda transformer: True)
+    monkeypatch.setattr(steps_ahead, "ROWS", 1)
+
+
+@pytest.mark.usefixtures("works_ahead")
+@torch.no_grad()
+def test_announced_steps_are_computed_at_once_and_known_by_their_tensors(pipe):
+    steps = [torch.tensor([value]) for value in (0.9, 0.5, 0.2)]
+    eager = [velocity(pipe, timestep=step) for step in steps for _ in range(2)]
+    with mount(pipe) as mounted:
+        mounted.announce_steps(steps)
+        fused = [velocity(pipe, timestep=step) for step in steps for _ in range(2)]
+        for site in ("timestep_embedding", "modulation"):
+            assert (6, 0) == (state_of(mounted, site)["calls_fused"], state_of(mounted, site)["calls_eager"])
+        other = velocity(pipe, timestep=torch.tensor([0.5]))
+    assert all(torch.equal(a, b) for a, b in zip(eager, fused, strict=True))
+    assert torch.equal(eager[2], other)
+
+
+@torch.no_grad()
+def test_steps_whose_bits_differ_when_computed_at_once_are_rejected_and_computed_one_by_one(pipe, monkeypatch):
+    monkeypatch.setattr(steps_ahead, "pays", lambda transformer: True)
+    exact = steps_ahead.ModulationTable.fused
+    monkeypatch.setattr(
+        steps_ahead.ModulationTable, "fused", lambda self, temb: exact(self, temb) * (1.5 if len(temb) > 1 else 1.0)
+    )
+    steps = [torch.tensor([0.9]), torch.tensor([0.5])]
+    eager = [velocity(pipe, timestep=step) for step in steps]
+    with mount(pipe) as mounted:
+        mounted.announce_steps(steps)
+        fused = [velocity(pipe, timestep=step) for step in steps]
+    assert all(torch.equal(a, b) for a, b in zip(eager, fused, strict=True))
+    assert "rejected" == state_of(mounted, "modulation")["state"]
+
+
+@pytest.mark.usefixtures("works_ahead")
+@torch.no_grad()
+@pytest.mark.parametrize("written", ["a weight", "a timestep"])
+def test_what_was_computed_ahead_is_dropped_when_its_sources_are_written(pipe, written):
+    steps = [torch.tensor([0.9]), torch.tensor([0.5])]
+    with mount(pipe) as mounted:
+        mounted.announce_steps(steps)
+        velocity(pipe, timestep=steps[0])
+        target = pipe.transformer.norm_out.linear.weight if written == "a weight" else steps[1]
+        target.mul_(1.5)
+        fused = velocity(pipe, timestep=steps[1])
+    assert torch.equal(velocity(pipe, timestep=steps[1]), fused)

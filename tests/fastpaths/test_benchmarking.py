@@ -1,0 +1,106 @@
+"""What surrounds the stopwatch: bits first, rotation, and what is counted as traffic. Times are real on a card only."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from fuseproof.fastpaths import UserSite
+from fuseproof.fastpaths.benchmarking import CudaStopwatch, HostStopwatch, measure, rotation_for, traffic_bytes
+from fuseproof.fastpaths.check_values import filler
+from fuseproof.fastpaths.kernels import gated_residual
+from fuseproof.fastpaths.verification import Case, State, check
+from tests.fastpaths.test_verification import exact, own, residual_call
+
+CPU = torch.device("cpu")
+MIB = 1024 * 1024
+
+
+class FakeStopwatch:
+    """Calls everything once for each set, and says what each of three forms takes."""
+
+    def __init__(self, *milliseconds: float) -> None:
+        self.milliseconds_of = iter(milliseconds)
+        self.rotations: list[int] = []
+
+    def milliseconds(self, call, rotation):
+        for index in range(rotation):
+            call(index)
+        self.rotations.append(rotation)
+        middle = next(self.milliseconds_of)
+        return [middle * 2, middle, middle / 2]
+
+
+def values(index):
+    return filler("random", index, CPU)
+
+
+def outcome_of(call):
+    return check(Case(call, "odd", "random"), CPU)
+
+
+def test_medians_extremes_and_ratios():
+    call = residual_call(own(exact), "mine")
+    stopwatch = FakeStopwatch(0.090, 0.030, 0.020)
+    measured = measure(call, outcome_of(call), CPU, values, stopwatch)
+    assert (90.0, 45.0, 180.0, 3) == dataclasses.astuple(measured.eager)
+    assert (30.0, 20.0) == (measured.fused.median_us, measured.floor.median_us)
+    assert 3.0 == pytest.approx(measured.speedup)
+    assert 1.5 == pytest.approx(measured.times_floor)
+    assert 1 == len(set(stopwatch.rotations))
+
+
+@pytest.mark.parametrize("fused", [lambda *_, **__: 1 / 0, lambda residual, *_, **__: residual * 2])
+def test_no_time_is_taken_where_bits_differ(fused):
+    call = residual_call(own(fused), "mine")
+    measured = measure(call, outcome_of(call), CPU, values, FakeStopwatch())
+    assert State.DIFFERS == measured.outcome.state
+    assert (None, None, None, None) == (measured.eager, measured.fused, measured.speedup, measured.times_floor)
+
+
+def test_traffic_is_the_kernels_own_count():
+    arguments, outputs = residual_call().layout.make(CPU, values(0))
+    assert gated_residual.traffic_bytes(*arguments, **outputs) == traffic_bytes(residual_call(), CPU, values)
+
+
+def test_the_hosts_stopwatch_calls_every_set():
+    seen = []
+    samples = HostStopwatch().milliseconds(seen.append, 3)
+    assert {0, 1, 2} == set(seen)
+    assert all(sample >= 0 for sample in samples)
+
+
+@pytest.mark.parametrize(
+    ("sets", "bytes_moved"),
+    [
+        pytest.param(2, 300 * MIB, id="larger than the rotation"),
+        pytest.param(3, 100 * MIB, id="three make it"),
+        pytest.param(64, 1, id="at most 64"),
+        pytest.param(64, 0, id="nothing"),
+    ],
+)
+def test_inputs_rotate_over_more_than_the_cache_holds(sets, bytes_moved):
+    assert sets == rotation_for(bytes_moved)
+
+
+@pytest.mark.gpu
+def test_a_kernel_is_exact_and_timed_on_a_card():
+    device = torch.device("cuda", 0)
+    call = residual_call()
+    outcome = check(Case(call, "odd", "random"), device)
+    assert State.EQUAL == outcome.state, outcome.reason
+    measured = measure(call, outcome, device, lambda index: filler("random", index, device), CudaStopwatch(device))
+    assert measured.eager.median_us > 0
+    assert measured.floor.minimum_us <= measured.floor.median_us <= measured.floor.maximum_us
+
+
+@pytest.mark.gpu
+def test_a_wrong_site_of_ones_own_gets_no_time_on_a_card():
+    device = torch.device("cuda", 0)
+    site = UserSite("mine", fused=lambda residual, *_, **__: residual * 2, replaces="gated_residual")
+    call = residual_call(site, "mine")
+    outcome = check(Case(call, "odd", "random"), device)
+    measured = measure(call, outcome, device, lambda index: filler("random", index, device), CudaStopwatch(device))
+    assert measured.fused is None
