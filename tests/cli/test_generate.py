@@ -172,6 +172,10 @@ def test_settings_reach_the_session(desk: Desk) -> None:
         "enable_torch_compile": False,
         "enable_breakable_cuda_graph": False,
         "enable_prompt_rewrite": False,
+        "certified": None,
+        "verify_every_step": False,
+        "user_sites": (),
+        "call_observers": None,
     }
     assert expected == vars(desk.session.opened_with)
 

@@ -153,13 +153,13 @@ def test_where_channels_last_is_rejected_the_epilogue_remains(vae, monkeypatch):
     with Installed(vae) as gates:
         assert torch.equal(bits(eager), bits(decode(vae)))
         rejected = {key[:2][-1][0] for key in gates[CONVOLUTIONS].rejections}
-        assert {"convolution", "residual", "norm-convolution"} == rejected
+        assert {"convolution", "residual", "upsampler", "norm-convolution"} == rejected
         for gate in gates.values():
             gate.restart_counting()
         assert torch.equal(bits(eager), bits(decode(vae)))
     assert (2 * RESIDUAL_BLOCKS + 2, 0) == (gates[NORMS].calls_fused, gates[NORMS].calls_eager)
-    assert RESIDUAL_BLOCKS + 1 == gates[CONVOLUTIONS].calls_fused  # upsampling is channels-last in eager, too
-    assert 1 == gates[CONVOLUTIONS].calls_eager  # the first convolution
+    assert RESIDUAL_BLOCKS == gates[CONVOLUTIONS].calls_fused
+    assert 2 == gates[CONVOLUTIONS].calls_eager  # the first convolution and the upsampler
 
 
 @pytest.mark.usefixtures("as_cuda")
@@ -338,9 +338,19 @@ def test_first_seen_with_gradients_is_declined(vae):
 
 
 @pytest.mark.usefixtures("as_cuda")
-def test_channels_last_from_the_outside(vae):
-    z = latents().contiguous(memory_format=torch.channels_last)
+@pytest.mark.parametrize(
+    ("declined", "make_latents"),
+    [
+        pytest.param(2, lambda: latents().contiguous(memory_format=torch.channels_last), id="channels-last"),
+        pytest.param(1, lambda: torch.cat([latents(0), latents(1)]), id="two-samples-from-the-attention-on"),
+    ],
+)
+def test_what_eager_convolves_in_channels_last_is_left_to_it(declined, make_latents, vae):
+    z = make_latents()
     eager = decode(vae, z)
     with Installed(vae) as gates:
-        assert torch.equal(bits(eager), bits(decode(vae, z)))
+        fused = decode(vae, z)
+    assert eager.stride() == fused.stride()
+    assert torch.equal(bits(eager), bits(fused))
     assert {} == gates[CONVOLUTIONS].rejections
+    assert {"eager convolves this tensor in channels-last already": declined} == gates[CONVOLUTIONS].declined

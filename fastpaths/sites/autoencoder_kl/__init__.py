@@ -23,7 +23,7 @@ COMPONENT = "vae"
 CLASS_NAME = "AutoencoderKL"
 KERNELS_OF_SITE = {
     "vae_group_norm_silu": ("group_norm_silu",),
-    "vae_convolutions": ("conv_bias_residual",),
+    "vae_convolutions": ("conv_bias_residual", "channels_last_copy"),
 }
 SITES = tuple(KERNELS_OF_SITE)
 QUALITY_OF_SITE = dict.fromkeys(SITES, "lossless")

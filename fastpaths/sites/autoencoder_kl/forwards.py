@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 from fuseproof.fastpaths.replacements import Forward
 from fuseproof.fastpaths.sites.autoencoder_kl import modules
@@ -16,11 +15,11 @@ from fuseproof.fastpaths.sites.autoencoder_kl.paths import (
     Paths,
     convolution_key,
     norm_key,
+    runs_channels_last,
     shortcut_of,
-    with_bias,
 )
 
-# torch's channels-last nearest upsampling addresses fewer output elements than this.
+# The kernel addresses fewer output elements of a sample than this.
 LARGEST_UPSAMPLED = 2**31
 
 
@@ -48,14 +47,12 @@ def residual_block_forward(paths: Paths, block: Any, eager: Forward) -> Forward:
             return eager(input_tensor, temb, *args, **kwargs)
 
         def turned() -> torch.Tensor:
-            hidden = paths.norm_and_convolution(block.norm1, block.conv1, input_tensor)
+            hidden = paths.finish(block.conv1, paths.norm_and_convolution(block.norm1, block.conv1, input_tensor))
+            output = paths.norm_and_convolution(block.norm2, block.conv2, hidden)
             residual, residual_bias = shortcut_of(block, input_tensor)
             is_reusable = residual.is_contiguous() and residual.shape == hidden.shape
-            return paths.norm_and_convolution(
-                block.norm2, block.conv2, hidden,
-                residual=residual, residual_bias=residual_bias, scale_factor=block.output_scale_factor,
-                out=hidden if is_reusable else None,
-            )  # fmt: skip
+            reused = {"out": hidden} if is_reusable else {}
+            return paths.finish(block.conv2, output, residual, residual_bias, block.output_scale_factor, **reused)
 
         def contiguous() -> torch.Tensor:
             hidden = block.conv1(paths.norm(block.norm1, input_tensor))
@@ -75,7 +72,7 @@ def residual_block_forward(paths: Paths, block: Any, eager: Forward) -> Forward:
 
 
 def upsampler_forward(paths: Paths, upsampler: Any, eager: Forward) -> Forward:
-    """Nearest upsampling by two and a convolution; the small tensor is turned, not the large one."""
+    """Nearest upsampling by two and a convolution."""
 
     def forward(hidden_states: torch.Tensor, output_size: int | None = None, *args: Any, **kwargs: Any) -> torch.Tensor:
         def plain() -> torch.Tensor:
@@ -83,17 +80,15 @@ def upsampler_forward(paths: Paths, upsampler: Any, eager: Forward) -> Forward:
             return result
 
         def turned() -> torch.Tensor:
-            small = hidden_states.contiguous(memory_format=torch.channels_last)
-            return with_bias(upsampler.conv, F.interpolate(small, scale_factor=2.0, mode="nearest"))
+            output = paths.copy_and_convolution(upsampler.conv, hidden_states, factor=2)
+            return paths.finish(upsampler.conv, output)
 
         if torch.compiler.is_compiling():
             return plain()
-        is_large = hidden_states.shape[0] >= 64 or 4 * hidden_states.numel() >= LARGEST_UPSAMPLED
+        is_large = 4 * hidden_states[0].numel() >= LARGEST_UPSAMPLED
         reason = _call_reason(output_size is not None or args or kwargs, "an output size")
-        reason = reason or _call_reason(is_large, "64 samples, or 2**31 elements after upsampling")
-        is_turned = hidden_states.shape[0] > 1 and not hidden_states.is_contiguous()
-        reason = reason or _call_reason(is_turned, "a tensor that eager upsamples in channels-last, too")
-        reason = reason or paths.decline_reason(hidden_states, upsampler.conv)
+        reason = reason or _call_reason(is_large, "2**31 elements or more after upsampling")
+        reason = reason or paths.decline_reason(hidden_states, upsampler.conv) or _already_turned(hidden_states)
         if reason is not None:
             return paths.decline(reason, plain, CONVOLUTIONS)
         key = ("upsampler", convolution_key(upsampler.conv))
@@ -112,12 +107,13 @@ def downsampler_forward(paths: Paths, downsampler: Any, eager: Forward) -> Forwa
 
         def turned() -> torch.Tensor:
             border = 1 if downsampler.padding == 0 else 0
-            return with_bias(downsampler.conv, padded_channels_last(hidden_states, border))
+            output = paths.copy_and_convolution(downsampler.conv, hidden_states, border=border)
+            return paths.finish(downsampler.conv, output)
 
         if torch.compiler.is_compiling():
             return plain()
         reason = _call_reason(args or kwargs, "further arguments")
-        reason = reason or paths.decline_reason(hidden_states, downsampler.conv)
+        reason = reason or paths.decline_reason(hidden_states, downsampler.conv) or _already_turned(hidden_states)
         if reason is not None:
             return paths.decline(reason, plain, CONVOLUTIONS)
         key = ("downsampler", downsampler.padding, convolution_key(downsampler.conv))
@@ -151,25 +147,18 @@ def coder_forward(paths: Paths, coder: Any, eager: Forward) -> Forward:
     return forward
 
 
-def padded_channels_last(x: torch.Tensor, border: int) -> torch.Tensor:
-    """``x`` [N, C, H, W] in channels-last memory, with ``border`` rows and columns of zeros below and to the right."""
-    samples, channels, height, width = x.shape
-    shape = (samples, channels, height + border, width + border)
-    padded = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    padded[:, :, :height, :width].copy_(x)
-    padded[:, :, height:, :].zero_()
-    padded[:, :, :, width:].zero_()
-    return padded
-
-
 def _first_convolution(paths: Paths, coder: Any, sample: torch.Tensor) -> torch.Tensor:
     def plain() -> torch.Tensor:
         result: torch.Tensor = coder.conv_in(sample)
         return result
 
     def turned() -> torch.Tensor:
-        return with_bias(coder.conv_in, sample.contiguous(memory_format=torch.channels_last))
+        return paths.finish(coder.conv_in, paths.copy_and_convolution(coder.conv_in, sample))
 
+    reason = _already_turned(sample)
+    if reason is not None:
+        declined: torch.Tensor = paths.decline(reason, plain, CONVOLUTIONS)
+        return declined
     return paths.turned(("convolution", convolution_key(coder.conv_in)), sample, turned, plain, plain)
 
 
@@ -181,7 +170,7 @@ def _last_layers(paths: Paths, coder: Any, hidden: torch.Tensor) -> torch.Tensor
         return result
 
     def turned() -> torch.Tensor:
-        return paths.norm_and_convolution(norm, convolution, hidden)
+        return paths.finish(convolution, paths.norm_and_convolution(norm, convolution, hidden))
 
     def contiguous() -> torch.Tensor:
         result: torch.Tensor = convolution(paths.norm(norm, hidden))
@@ -189,6 +178,10 @@ def _last_layers(paths: Paths, coder: Any, hidden: torch.Tensor) -> torch.Tensor
 
     key = ("norm-convolution", norm_key(norm), convolution_key(convolution))
     return paths.turned(key, hidden, turned, plain, contiguous)
+
+
+def _already_turned(x: torch.Tensor) -> str | None:
+    return "eager convolves this tensor in channels-last already" if runs_channels_last(x) else None
 
 
 def _call_reason(condition: object, what: str) -> str | None:

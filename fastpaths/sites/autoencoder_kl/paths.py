@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 
 from fuseproof.fastpaths.gates import Gate, undecidable
-from fuseproof.fastpaths.kernels import conv_bias_residual, group_norm_silu
+from fuseproof.fastpaths.kernels import channels_last_copy, conv_bias_residual, group_norm_silu
 from fuseproof.fastpaths.kernels.launching import device_reason
-from fuseproof.fastpaths.operations import signature
+from fuseproof.fastpaths.operations import GatedOperation, signature
 from fuseproof.fastpaths.sites.autoencoder_kl import modules
 
 NORMS, CONVOLUTIONS = "vae_group_norm_silu", "vae_convolutions"
@@ -23,10 +23,11 @@ class Paths:
 
     def __init__(self, gates: Mapping[str, Gate]) -> None:
         self._gates = dict(gates)
-        self._norms = gates.get(NORMS)
         self._convolutions = gates.get(CONVOLUTIONS)
+        self._norm = GatedOperation("group_norm_silu", group_norm_silu, gates.get(NORMS))
+        self._copy = GatedOperation("channels_last_copy", channels_last_copy, self._convolutions)
+        self._epilogue = GatedOperation("conv_bias_residual", conv_bias_residual, self._convolutions)
         self._rounds_statistics: dict[torch.device, bool] = {}
-        self._norm_reasons: dict[Hashable, str | None] = {}
 
     def decline_reason(self, x: torch.Tensor, *children: Any) -> str | None:
         """Why this call must be eager as a whole, or None."""
@@ -62,41 +63,62 @@ class Paths:
 
     def norm(self, norm: Any, x: torch.Tensor, silu: bool = True) -> torch.Tensor:
         """GroupNorm, and SiLU with it, of [N, C, *], behind the norm's gate; contiguous, as aten's is on CUDA."""
-
-        def fused() -> torch.Tensor:
-            return group_norm_silu.fused(*self._norm_arguments(norm, x.contiguous(), silu, False))
+        gate, arguments = self._norm.gate, self._norm_arguments(norm, x.contiguous(), silu, False)
+        if gate is None or x.is_contiguous():
+            result: torch.Tensor = self._norm(*arguments)
+            return result
 
         def eager() -> torch.Tensor:
-            return group_norm_silu.reference(*self._norm_arguments(norm, x, silu, False))
+            return group_norm_silu.reference(x, *arguments[1:])
 
-        gate = self._norms
-        if gate is None:
-            return eager()
-        key = (signature(x), norm_key(norm), silu)
-        if key not in self._norm_reasons:
-            arguments = self._norm_arguments(norm, x.contiguous(), silu, False)
-            self._norm_reasons[key] = group_norm_silu.reject_reason(*arguments)
-        reason = self._norm_reasons[key]
-        result: torch.Tensor = gate.run(key, fused, eager) if reason is None else gate.decline(reason, eager)
+        key = ("group_norm_silu of strides", signature(x), *map(signature, arguments[1:]))
+        reason = None if gate.is_decided(key) else group_norm_silu.reject_reason(*arguments)
+        if reason is not None:
+            result = gate.decline(reason, eager)
+        else:
+            result = gate.run(key, lambda: self._norm.fused_form(*arguments), eager)
         return result
 
-    def norm_and_convolution(
-        self, norm: Any, convolution: Any, x: torch.Tensor, **epilogue: torch.Tensor | float | None
+    def norm_and_convolution(self, norm: Any, convolution: Any, x: torch.Tensor) -> torch.Tensor:
+        """SiLU(GroupNorm(x)) through a channels-last convolution without its bias, to be verified as a whole."""
+        arguments = self._norm_arguments(norm, x.contiguous(), True, True)
+        return convolve(convolution, self._within(self._norm, *arguments))
+
+    def copy_and_convolution(self, convolution: Any, x: torch.Tensor, factor: int = 1, border: int = 0) -> torch.Tensor:
+        """``x``, doubled or with a border of zeros, through a channels-last convolution without its bias."""
+        return convolve(convolution, self._within(self._copy, x.contiguous(), factor, border))
+
+    def finish(
+        self,
+        convolution: Any,
+        output: torch.Tensor,
+        residual: torch.Tensor | None = None,
+        residual_bias: torch.Tensor | None = None,
+        scale_factor: float = 1.0,
+        **outputs: torch.Tensor,
     ) -> torch.Tensor:
-        """SiLU(GroupNorm(x)) through a channels-last convolution and its epilogue, ungated."""
-        normalise = group_norm_silu.reference if self._norms is None else group_norm_silu.fused
-        turned = normalise(*self._norm_arguments(norm, x.contiguous(), True, True))
-        return with_bias(convolution, turned, **epilogue)
+        """The bias of ``convolution`` on its ``output``, and what else the epilogue adds, to be verified as a whole."""
+        bias = convolution.bias
+        return self._within(self._epilogue, output, bias, residual, residual_bias, scale_factor, **outputs)
+
+    def _within(self, operation: GatedOperation, *arguments: Any, **outputs: torch.Tensor) -> torch.Tensor:
+        """A kernel inside something that a gate verifies as a whole; a kernel of the user's keeps its own gate."""
+        gate = operation.gate
+        if gate is None or gate.site not in self._gates:
+            form: Callable[..., torch.Tensor] = operation
+        else:
+            form = operation.fused_form
+            if gate.call_observer is not None:
+                gate.call_observer(operation, arguments, outputs)
+        return form(*arguments, **outputs)
 
     def last_convolution(self, block: Any, hidden: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """The end of a residual block: second convolution, its bias, shortcut or residual, output factor."""
         convolution, shortcut = block.conv2, block.conv_shortcut
 
         def fused() -> torch.Tensor:
-            residual, residual_bias = shortcut_of(block, x)
             output = convolve(convolution, hidden)
-            factor = block.output_scale_factor
-            return conv_bias_residual.fused(output, convolution.bias, residual, residual_bias, factor)
+            return self.finish(convolution, output, *shortcut_of(block, x), block.output_scale_factor)
 
         def eager() -> torch.Tensor:
             output = convolution(hidden)  # first, as in diffusers: gradients are summed in reverse order
@@ -129,16 +151,19 @@ def is_channels_last(x: torch.Tensor) -> bool:
     return x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last)
 
 
+def runs_channels_last(x: torch.Tensor) -> bool:
+    """Whether torch's convolutions and samplers take ``x`` as channels-last and return that.
+
+    What diffusers' attention returns for one sample lies in that order, but with a first stride too small to count.
+    """
+    return is_channels_last(x) and not x.is_contiguous() and x.stride(0) >= x[0].numel()
+
+
 def convolve(convolution: Any, x: torch.Tensor) -> torch.Tensor:
     """torch's own convolution without the bias, in the layout of ``x``."""
     return F.conv2d(
         x, convolution.weight, None, convolution.stride, convolution.padding, convolution.dilation, convolution.groups
     )
-
-
-def with_bias(convolution: Any, x: torch.Tensor, **epilogue: Any) -> torch.Tensor:
-    """A convolution of ``x`` in its layout, with bias and what else the epilogue adds: contiguous."""
-    return conv_bias_residual.fused(convolve(convolution, x), convolution.bias, **epilogue)
 
 
 def shortcut_of(block: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:

@@ -72,7 +72,7 @@ class StepsAhead(threading.local):
         temb, row = ahead.embeddings[index : index + 1], ahead.tables[index : index + 1]
         time_gate, table_gate = self._gates
         temb_key = ("steps", ROWS, signature(timestep), signature(temb), numerics)
-        row_key = ("steps", ROWS, temb.shape, temb.dtype, temb.device, signature(row)[:2], numerics)
+        row_key = ("steps", ROWS, temb.shape, temb.dtype, temb.device, row.shape, row.stride(), numerics)
         if temb_key in time_gate.rejections or row_key in table_gate.rejections:
             return None
         temb = time_gate.run(temb_key, lambda: temb, lambda: self._embedded(timestep * 1000, dtype))

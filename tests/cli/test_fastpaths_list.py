@@ -1,0 +1,84 @@
+"""``fastpaths list`` and ``doctor --model`` on a machine without weights and without a card."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from fuseproof.cli.main import main
+
+OWN = """\
+import torch.nn.functional as F
+from fuseproof.fastpaths import UserSite
+
+SITES = [
+    UserSite("my_norm", lambda module, x: F.layer_norm(x, (x.shape[-1],)), modules="transformer_blocks.*.norm2"),
+    UserSite("my_gelu", lambda x, out=None: F.gelu(x, approximate="tanh"), replaces="gelu_tanh"),
+]
+"""
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="what declines without a card")
+
+
+def test_every_site_has_a_state_and_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fastpaths", "list", "--model", "longcat-image", "--json"]) == 0
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+    assert ("", "fuseproof.fastpaths-list/1") == (captured.err, document["schema"])
+    (model,) = document["models"]
+    assert ("longcat-image", "cpu", "float32") == (model["family"], model["device"], model["dtype"])
+    sites = {site["site"]: site for site in model["sites"]}
+    assert "would mount" == sites["packed_blocks"]["state"]
+    assert "LongCatImageTransformerBlock" in sites["packed_blocks"]["replaces"]
+    assert ("declines", ["gelu_tanh", "attention_mlp_gelu"]) == (
+        sites["gelu_tanh"]["state"],
+        sites["gelu_tanh"]["kernels"],
+    )
+    assert "the model is on cpu" in sites["gelu_tanh"]["reason"]
+    assert "high" == sites["fp8_linear"]["quality"]
+    assert all(site["reason"] for site in sites.values() if site["state"] == "declines")
+
+
+def test_sites_of_ones_own_stand_among_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(OWN, encoding="utf-8")
+    assert main(["fastpaths", "list", "--model", "longcat-image", "--fastpaths-from", str(file)]) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert "mounts" in lines["my_norm"]
+    assert "declines" in lines["my_gelu"], "the blocks that its kernel works in do not run"
+    assert "transformer_blocks.0.norm2 has a hook or another forward" in lines["packed_blocks"]
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "arguments"),
+    [
+        (1, "'no-such-model' is neither an existing folder", ["--model", "no-such-model"]),
+        (2, "is no file", ["--model", "longcat-image", "--fastpaths-from", "missing.py"]),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    code: int, words: str, arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert main(["fastpaths", "list", *arguments]) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert words in captured.err
+    assert 2 >= len(captured.err.splitlines())
+
+
+def test_doctor_predicts_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fastpaths", "list", "--model", "longcat-image", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["models"][0]
+    main(["doctor", "--model", "longcat-image", "--json"])
+    assert listed == json.loads(capsys.readouterr().out)["fastpaths"]
+
+
+def test_doctor_without_a_model_says_nothing_of_fast_paths(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["doctor", "--json"])
+    assert "fastpaths" not in {*json.loads(capsys.readouterr().out)}

@@ -1,0 +1,200 @@
+"""``fastpaths verify`` and ``fastpaths bench``: what they say without a card, and what they do in the interpreter."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import torch
+
+from fuseproof.cli import fastpaths_certificate
+from fuseproof.cli.fastpaths_bench import Shape, lines
+from fuseproof.cli.main import main
+from fuseproof.fastpaths.benchmarking import Measured, Timing
+from fuseproof.fastpaths.certificates import Certificate, place_here, read_certificate, to_json
+from fuseproof.fastpaths.kernels.launching import is_interpreted
+from fuseproof.fastpaths.verification import Outcome, State
+from fuseproof.pipelines import fastpath_workloads
+from fuseproof.pipelines.model_cache import CACHE_VARIABLE
+
+CPU = torch.device("cpu")
+WRONG = """\
+from fuseproof.fastpaths import UserSite
+
+SITES = [UserSite("mine", lambda residual, *_, **__: residual * 2, replaces="gated_residual")]
+"""
+without_card = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card")
+interpreted = pytest.mark.skipif(not is_interpreted(), reason="kernels are compiled here, not interpreted")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ``TRITON_INTERPRET=1`` asks for, at one small size."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(fastpath_workloads, "SMALL", fastpath_workloads.SMALL[:1])
+
+
+@without_card
+@pytest.mark.parametrize("command", ["verify", "bench"])
+def test_without_a_card_it_is_one_sentence(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fastpaths", command]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert f"fastpaths {command} needs a CUDA device, and torch {torch.__version__} sees none here." in captured.err
+    assert 2 == len(captured.err.splitlines())
+
+
+@interpreted
+@pytest.mark.usefixtures("interpreter")
+def test_the_interpreter_runs_small_cases_and_certifies_nothing(
+    own_cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fastpaths", "verify", "--model", "longcat-image", "--site", "gated_residual", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (True, None) == (document["interpreted"], document["certificate"])
+    pointwise = [case for case in document["cases"] if case["kernel"] == "gated_residual"]
+    assert {"equal"} == {case["state"] for case in pointwise}
+    assert {"random", "every finite bf16 value", "subnormals", "ties"} <= {case["values"] for case in pointwise}
+    assert 0 == document["summary"]["differs"]
+    assert not own_cache.exists()
+
+
+@interpreted
+@pytest.mark.usefixtures("interpreter")
+def test_a_mismatch_is_exit_code_1_and_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(WRONG, encoding="utf-8")
+    arguments = ["--model", "longcat-image", "--site", "mine", "--fastpaths-from", str(file)]
+    assert main(["fastpaths", "verify", *arguments]) == 1
+    output = capsys.readouterr().out
+    assert "is no certificate" in output
+    assert "differs: random: not bit-exact" in output
+    assert "mine (gated_residual)" in output
+
+
+@interpreted
+@pytest.mark.usefixtures("interpreter")
+@pytest.mark.parametrize(
+    ("words", "arguments"),
+    [
+        ("--site 'nothing' has no kernel that could be run by itself", ["--site", "nothing"]),
+        ("--site 'packed_blocks' has no kernel", ["--site", "packed_blocks"]),
+        ("--output asks for a certificate", ["--output", "c.json"]),
+        ("--from replays one captured call", ["--from", "c.safetensors", "--site", "gelu_tanh"]),
+        ("is no file", ["--fastpaths-from", "missing.py"]),
+    ],
+)
+def test_mistakes_are_one_sentence(words: str, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fastpaths", "verify", "--model", "longcat-image", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def outcome(state: State = State.EQUAL, site: str = "gelu_tanh", **changes: Any) -> Outcome:
+    values = {
+        "site": site,
+        "operation": "gelu_tanh",
+        "workload": "1024x1024",
+        "values": "random",
+        "shapes": "1x4608x12288",
+        "state": state,
+        "reason": None if state is State.EQUAL else "not bit-exact: 3% of the values differ",
+        "keys": frozenset({f"('{site}', 1)"}) if state is State.EQUAL else frozenset(),
+        "rejected": frozenset(),
+        "milliseconds": 1.0,
+    }
+    return Outcome(**values | changes)
+
+
+def test_a_certificate_holds_keys_sources_and_launch_options(tmp_path: Path) -> None:
+    made = fastpaths_certificate.certificate_of(
+        [outcome(), outcome(State.DECLINES, "other")],
+        {"packed_blocks": frozenset({"(0,)"})},
+        None,
+        CPU,
+        3,
+        "longcat-image",
+    )
+    assert {"gelu_tanh": ("('gelu_tanh', 1)",), "packed_blocks": ("(0,)",)} == made.keys
+    assert {"kernels/gelu_tanh.py", "sites/longcat_image/blocks.py"} <= set(made.sources)
+    assert all(option["enable_fp_fusion"] is False for option in made.launch_options["gelu_tanh"])
+    path = fastpaths_certificate.write_certificate(made, str(tmp_path / "c.json"), CPU)
+    assert made == read_certificate(path)
+
+
+def test_the_machines_own_certificate_grows_and_shrinks(own_cache: Path) -> None:
+    first = fastpaths_certificate.certificate_of([outcome()], {}, None, CPU, 0, None)
+    path = fastpaths_certificate.write_certificate(first, None, CPU)
+    assert own_cache / "certificates" / "cpu.json" == path
+    second = fastpaths_certificate.certificate_of([outcome(site="mine")], {}, None, CPU, 0, None)
+    fastpaths_certificate.write_certificate(second, None, CPU)
+    assert {"gelu_tanh", "mine"} == set(read_certificate(path).keys)
+    fastpaths_certificate.withdraw(["gelu_tanh"], CPU)
+    assert {"mine"} == set(read_certificate(path).keys)
+
+
+def test_one_that_does_not_hold_any_more_is_replaced(own_cache: Path) -> None:
+    place = place_here(CPU)
+    old = Certificate(place=place, sources={"kernels/gone.py": "0" * 64}, keys={"gone": ("1",)})
+    path = own_cache / "certificates" / "cpu.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(to_json(old), encoding="utf-8")
+    fastpaths_certificate.write_certificate(
+        fastpaths_certificate.certificate_of([outcome()], {}, None, CPU, 0, None), None, CPU
+    )
+    assert {"gelu_tanh"} == set(read_certificate(path).keys)
+
+
+@pytest.mark.parametrize(("expected", "text"), [((1, 4608, 3072), "1x4608x3072"), ((2, 2, 1), "2x2x1")])
+def test_a_shape_is_samples_rows_width(expected: tuple[int, int, int], text: str) -> None:
+    assert expected == Shape().convert(text, None, None)
+
+
+@pytest.mark.parametrize("text", ["", "4608", "1x4608", "0x8x8", "1x1x8", "1x-2x8", "1x2x3x4", "9999x9999999x999999"])
+def test_other_shapes_are_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is no shape BxSxD"):
+        Shape().convert(text, None, None)
+
+
+def test_no_speed_up_stands_beside_other_bits() -> None:
+    timing = Timing(30.0, 29.0, 31.5, 15)
+    measured = [
+        ("1024x1024", Measured(outcome(), 3, 1000, Timing(90.0, 88.0, 95.0, 15), timing, Timing(20.0, 19.0, 21.0, 15))),
+        ("1264x848", Measured(outcome(State.DIFFERS), 0, 1000)),
+    ]
+    document = {"card": {"name": "NVIDIA H200"}, "versions": {"torch": "2.11.0"}, "seed": 0, "replays": 15}
+    head, _, green, red = lines(measured, document)
+    assert "NVIDIA H200; torch 2.11.0; seed 0; 15 replays" == head
+    assert "90.0 (88.0-95.0)" in green
+    assert "3.00x" in green
+    assert "1.50x" in green
+    assert "differs: not bit-exact: 3% of the values differ; no time is given for other bits" in red
+    assert "x " not in red.split("differs")[1]
+
+
+@pytest.mark.gpu
+def test_every_kernel_is_verified_on_a_card_and_certified(own_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["fastpaths", "verify", "--site", "gelu_tanh", "--site", "layernorm_modulate", "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert [] == [case for case in document["cases"] if case["state"] == "differs"]
+    assert code == 0
+    assert 1 == len(list((own_cache / "certificates").glob("*.json")))
+
+
+@pytest.mark.gpu
+def test_bench_on_a_card(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fastpaths", "bench", "--site", "layernorm_modulate", "--shape", "1x512x3072", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert all(
+        call["bits"] == "equal" and call["speedup"] > 1 and call["times_floor"] > 0 for call in document["calls"]
+    )
+    assert document["card"]["capability"]
