@@ -49,13 +49,35 @@ def certificate_of(
 
 
 def write_certificate(certificate: Certificate, output: str | None, device: torch.device) -> Path:
-    """Write it to ``output``; or to the machine's own place, added to what stands there and still holds."""
+    """Write it to ``output``; or to the machine's own place, added to what stands there and still holds.
+
+    The machine's own speaks of built-in sites alone: it must hold whether or not a file of one's own is given.
+    """
     from fuseproof.fastpaths.certificates import merged, to_json
 
-    path = own_path(device) if output is None else Path(output).expanduser()
-    earlier = _holding(path, device) if output is None else None
-    write_text_atomically(path, to_json(certificate if earlier is None else merged(earlier, certificate)))
+    if output is not None:
+        path = Path(output).expanduser()
+        write_text_atomically(path, to_json(certificate))
+        return path
+    path = own_path(device)
+    built_in, earlier = _built_in(certificate), _holding(path, device)
+    write_text_atomically(path, to_json(built_in if earlier is None else merged(earlier, built_in)))
     return path
+
+
+def _built_in(certificate: Certificate) -> Certificate:
+    """Without sites of one's own, which are those that no family has."""
+    import importlib
+
+    from fuseproof.fastpaths.families import FAMILIES
+
+    sites = {site for module in FAMILIES.values() for site in importlib.import_module(module).SITES}
+    return replace(
+        certificate,
+        keys={site: keys for site, keys in certificate.keys.items() if site in sites},
+        sources={name: sha256 for name, sha256 in certificate.sources.items() if not name.startswith("own:")},
+        cases=tuple(case for case in certificate.cases if case.get("site") in sites),
+    )
 
 
 def withdraw(failed: Iterable[str], device: torch.device) -> None:

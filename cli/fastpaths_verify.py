@@ -47,7 +47,8 @@ SCHEMA = "fuseproof.fastpaths-verify/1"
 @click.option(
     "--output",
     metavar="FILE",
-    help="Write the certificate here. [default: the user's cache, where `generate` looks for it]",
+    help="Write the certificate here, sites of your own included. [default: the user's cache, where `generate` looks "
+    "for it, built-in sites alone]",
 )
 @click.option("--seed", type=WholeNumber(0, 2**63 - 1), default=0, show_default=True, help="Seed of the values.")
 @json_option()

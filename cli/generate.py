@@ -86,7 +86,7 @@ def fastpaths_line(fastpaths: dict[str, Any]) -> str:
     for name, site in (fastpaths.get("sites") or {}).items():
         if site["state"] == "off":
             continue
-        calls = f" {site['calls_fused']} calls" if site["state"] == "fused" else ""
+        calls = f" {site['calls_fused']} calls" if site["state"] in ("fused", "certified") else ""
         reason = f" ({site['reason']})" if site.get("reason") else ""
         told.append(f"{name} {site['state']}{calls}{reason}")
     return f"fast paths {fastpaths['requested']}: {', '.join(told) or 'none mounted'}"

@@ -7,7 +7,6 @@ in a model. Each form is captured in a CUDA graph of several calls, and replays 
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -93,20 +92,6 @@ class CudaStopwatch:
                 torch.cuda.synchronize()
                 samples.append(begin.elapsed_time(end) / calls)
             return samples
-
-
-class HostStopwatch:
-    """The host's clock, for tests of what surrounds it."""
-
-    def milliseconds(self, call: Callable[[int], Any], rotation: int) -> list[float]:
-        """One sample a round."""
-        samples = []
-        for _ in range(REPLAYS):
-            started = time.perf_counter()
-            for index in range(rotation):
-                call(index)
-            samples.append((time.perf_counter() - started) * 1e3 / rotation)
-        return samples
 
 
 @torch.no_grad()

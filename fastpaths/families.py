@@ -8,6 +8,7 @@ from typing import Any
 
 FAMILIES = {
     "LongCatImageTransformer2DModel": "fuseproof.fastpaths.sites.longcat_image",
+    "AutoencoderKL": "fuseproof.fastpaths.sites.autoencoder_kl",
 }
 
 

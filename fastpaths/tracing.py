@@ -103,7 +103,7 @@ def with_stand_ins(calls: Sequence[SiteCall], sites: Sequence[UserSite]) -> list
 def _noting(site: str, calls: dict[tuple[str, CallLayout], SiteCall]) -> Callable[..., None]:
     def note(operation: Any, arguments: tuple[Any, ...], outputs: Any) -> None:
         call = SiteCall(site, layout_of(operation.name, arguments, outputs))
-        calls.setdefault((site, _without_offsets(call.layout)), call)
+        calls.setdefault((site, without_offsets(call.layout)), call)
 
     return note
 
@@ -114,7 +114,7 @@ def _noted_forward(
     def make(eager: Forward) -> Forward:
         def forward(*args: Any, **kwargs: Any) -> Any:
             call = SiteCall(site.name, layout_of(name, args, kwargs), site, module)
-            calls.setdefault((site.name, _without_offsets(call.layout)), call)
+            calls.setdefault((site.name, without_offsets(call.layout)), call)
             return eager(*args, **kwargs)
 
         return forward
@@ -122,7 +122,7 @@ def _noted_forward(
     return make
 
 
-def _without_offsets(layout: CallLayout) -> CallLayout:
+def without_offsets(layout: CallLayout) -> CallLayout:
     """Two calls that differ only in where a slice begins are one to a gate, as long as it is as aligned."""
 
     def moved(value: Any) -> Any:

@@ -29,7 +29,7 @@ from fuseproof.fastpaths.operations import GatedOperation
 from fuseproof.fastpaths.tracing import SiteCall
 from fuseproof.fastpaths.user_families import ModuleOperation
 
-POINTWISE_KERNELS = frozenset({"gated_residual", "gelu_tanh", "attention_mlp_gelu"})
+POINTWISE_KERNELS = frozenset({"gated_residual", "gelu_tanh", "attention_mlp_gelu", "conv_bias_residual"})
 SAME_ORDER_ON_CPU = frozenset({"gated_residual"})
 """Kernels whose reference rounds on a CPU as on a card; elsewhere the interpreter can find faults, not prove bits."""
 LARGEST_CPU_PERCENT = 1.0

@@ -47,7 +47,7 @@ ODD = (
 SMALL = (Workload("2+3 rows", 2, 3), Workload("2 samples of 1+4 rows", 1, 4, batch=2))
 """For Triton's interpreter, which needs milliseconds a row."""
 
-ODD_SIZE = (80, 48)
+ODD_SIZE, EDITED_SIZE = (80, 48), (1264, 848)
 NARROW = {"num_layers": 1, "num_single_layers": 1, "num_attention_heads": 2, "joint_attention_dim": 64}
 """What is changed in a transformer's config for :data:`SMALL`; the head dimension stays."""
 
@@ -115,7 +115,7 @@ def real_size(model: Skeleton) -> tuple[int, int]:
     family = model.family
     if model.is_embedded:
         return family.embedded_width, family.embedded_height
-    return family.default_width, family.default_height
+    return EDITED_SIZE if family.takes_image else (family.default_width, family.default_height)
 
 
 def meta_model(name: str) -> Skeleton:

@@ -2,7 +2,8 @@
 
 Formula: ``R(silu(R(scale_c * x + offset_c)))`` with one fma, where ``scale_c = rstd_g * weight_c``,
 ``offset_c = fma(-scale_c, mean_g, bias_c)`` in fp32, and ``silu(y) = y / (1 + exp(-y))`` in fp32. Mean and rstd of a
-group are aten's: its Welford order, its eps rounded to bf16, and (before torch 2.13) its rounding of both to bf16.
+group are aten's: its Welford order, its eps rounded to bf16, and its rounding of both to bf16 where the installed torch
+has that (pull request 183946 of May 2026 took it out).
 
 Shapes: x [N, C, *] bf16, contiguous, at least two positions in *; weight and bias [C] bf16; ``groups`` divides C. The
 result has x's shape; with ``channels_last`` (x of four dimensions) its memory is channels-last, which is what cuDNN's

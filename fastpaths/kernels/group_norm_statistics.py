@@ -237,7 +237,7 @@ def channel_affine(
 ) -> torch.Tensor:
     """Scale and offset of every channel, [2, N, C] fp32: GroupNorm of ``x`` [N, C, *] is scale * x + offset.
 
-    ``x`` is contiguous bf16. ``rounded_statistics``: mean and rstd pass through bf16, as torch does before 2.13.
+    ``x`` is contiguous bf16. ``rounded_statistics``: mean and rstd pass through bf16, as in older torch.
     """
     samples, channels = x.shape[:2]
     group_channels = channels // groups

@@ -14,8 +14,9 @@ from fuseproof.cli import fastpaths_certificate
 from fuseproof.cli.fastpaths_bench import Shape, lines
 from fuseproof.cli.main import main
 from fuseproof.fastpaths.benchmarking import Measured, Timing
-from fuseproof.fastpaths.certificates import Certificate, place_here, read_certificate, to_json
+from fuseproof.fastpaths.certificates import Certificate, place_here, read_certificate, reject_reason, to_json
 from fuseproof.fastpaths.kernels.launching import is_interpreted
+from fuseproof.fastpaths.user_sites import load_user_sites
 from fuseproof.fastpaths.verification import Outcome, State
 from fuseproof.pipelines import fastpath_workloads
 from fuseproof.pipelines.model_cache import CACHE_VARIABLE
@@ -135,11 +136,24 @@ def test_the_machines_own_certificate_grows_and_shrinks(own_cache: Path) -> None
     first = fastpaths_certificate.certificate_of([outcome()], {}, None, CPU, 0, None)
     path = fastpaths_certificate.write_certificate(first, None, CPU)
     assert own_cache / "certificates" / "cpu.json" == path
-    second = fastpaths_certificate.certificate_of([outcome(site="mine")], {}, None, CPU, 0, None)
+    second = fastpaths_certificate.certificate_of([outcome(site="gated_residual")], {}, None, CPU, 0, None)
     fastpaths_certificate.write_certificate(second, None, CPU)
-    assert {"gelu_tanh", "mine"} == set(read_certificate(path).keys)
+    assert {"gelu_tanh", "gated_residual"} == set(read_certificate(path).keys)
     fastpaths_certificate.withdraw(["gelu_tanh"], CPU)
-    assert {"mine"} == set(read_certificate(path).keys)
+    assert {"gated_residual"} == set(read_certificate(path).keys)
+
+
+def test_sites_of_ones_own_are_certified_in_a_file_that_was_named(tmp_path: Path, own_cache: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(WRONG, encoding="utf-8")
+    own = load_user_sites(file)
+    made = fastpaths_certificate.certificate_of([outcome(), outcome(site="mine")], {}, own, CPU, 0, None)
+    named = fastpaths_certificate.write_certificate(made, str(tmp_path / "c.json"), CPU)
+    assert {"gelu_tanh", "mine"} == set(read_certificate(named).keys)
+    assert reject_reason(read_certificate(named), place_here(CPU), [file]) is None
+    machines = read_certificate(fastpaths_certificate.write_certificate(made, None, CPU))
+    assert {"gelu_tanh"} == set(machines.keys)
+    assert reject_reason(machines, place_here(CPU)) is None
 
 
 def test_one_that_does_not_hold_any_more_is_replaced(own_cache: Path) -> None:

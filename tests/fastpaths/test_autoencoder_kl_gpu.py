@@ -7,7 +7,7 @@ from diffusers import AutoencoderKL
 
 from fuseproof.fastpaths.bits import bit_difference
 from fuseproof.fastpaths.gates import Gate
-from fuseproof.fastpaths.kernels import conv_bias_residual, group_norm_silu
+from fuseproof.fastpaths.kernels import channels_last_copy, conv_bias_residual, group_norm_silu
 from fuseproof.fastpaths.sites import autoencoder_kl
 
 pytestmark = [
@@ -132,6 +132,14 @@ def test_a_factor_as_torch_divides():
     x, residual, (bias, _) = normal(1, 64, 32, 32), normal(1, 64, 32, 32, seed=2), vectors(64)
     arguments = (x, bias, residual, None, 2**0.5)
     assert_bits(conv_bias_residual.reference(*arguments), conv_bias_residual.fused(*arguments))
+
+
+@pytest.mark.parametrize(("factor", "border"), [(1, 0), (2, 0), (1, 1)], ids=["as-it-is", "doubled", "bordered"])
+@pytest.mark.parametrize("plane", [(512, 106, 158), (256, 512, 512), (3, 848, 1264), (96, 33, 35)], ids=str)
+def test_channels_last_copy(plane, factor, border):
+    x = normal(2, *plane)
+    assert channels_last_copy.reject_reason(x, factor, border) is None
+    assert_bits(channels_last_copy.reference(x, factor, border), channels_last_copy.fused(x, factor, border))
 
 
 @pytest.fixture(scope="module")

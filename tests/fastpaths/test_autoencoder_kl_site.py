@@ -1,4 +1,4 @@
-"""The VAE's sites on a small real AutoencoderKL: what the gates decide, and when the sites decline.
+"""The VAE's sites on a small real AutoencoderKL: what the gates decide, and that every bit stays.
 
 A CPU rounds norms and convolutions in ways of its own. Where a test is to see the fused forms accepted, torch's
 functions are replaced by models that round as CUDA does; the kernels themselves are interpreted.
@@ -10,93 +10,32 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
-from diffusers import AutoencoderKL
 from torch import nn
-from triton import knobs
 
 from fuseproof.fastpaths import families, mount
-from fuseproof.fastpaths.gates import Gate, GateMode
-from fuseproof.fastpaths.kernels import conv_bias_residual, group_norm_statistics
+from fuseproof.fastpaths.gates import Gate
+from fuseproof.fastpaths.kernels import conv_bias_residual, group_norm_silu
 from fuseproof.fastpaths.sites import autoencoder_kl
 from tests.fastpaths.kernels import cuda_order
 from tests.fastpaths.kernels.conftest import exact_rounding  # noqa: F401 - a fixture: the interpreter rounds exactly
-
-NORMS, CONVOLUTIONS = autoencoder_kl.SITES
-RESIDUAL_BLOCKS = 2 + 2 * 2  # in the middle, and two for each of two levels
-
-
-def make_vae(dtype=torch.bfloat16, **changes):
-    torch.manual_seed(0)
-    arguments = {
-        "down_block_types": ("DownEncoderBlock2D",) * 2,
-        "up_block_types": ("UpDecoderBlock2D",) * 2,
-        "block_out_channels": (4, 8),
-        "layers_per_block": 1,
-        "latent_channels": 2,
-        "norm_num_groups": 2,
-        "sample_size": 8,
-        "use_quant_conv": False,
-        "use_post_quant_conv": False,
-    }
-    vae = AutoencoderKL(**{**arguments, **changes}).eval()
-    with torch.no_grad():
-        for parameter in vae.parameters():  # biases and norms away from 0 and 1
-            parameter.add_(0.1 * torch.randn_like(parameter))
-    return vae.to(dtype)
+from tests.fastpaths.small_vae import (
+    CONVOLUTIONS,
+    NORMS,
+    RESIDUAL_BLOCKS,
+    Installed,
+    as_cuda,  # noqa: F401 - a fixture
+    bits,
+    decode,
+    encode,
+    few_steps,  # noqa: F401 - a fixture
+    latents,
+    make_vae,
+)
 
 
 @pytest.fixture
 def vae():
     return make_vae()
-
-
-@pytest.fixture(autouse=True)
-def few_steps(monkeypatch):
-    monkeypatch.setattr(group_norm_statistics, "STEPS", 2)
-
-
-@pytest.fixture
-def as_cuda(monkeypatch):
-    """torch's functions round as on CUDA."""
-    for name in ("group_norm", "silu", "conv2d"):
-        monkeypatch.setattr(F, name, getattr(cuda_order, name))
-
-
-class Installed:
-    """The sites in a VAE, without the pipeline around it."""
-
-    def __init__(self, vae, sites=autoencoder_kl.SITES, mode=GateMode.ENFORCE):
-        self.gates = {name: Gate(name, mode) for name in sites}
-        self.installation = autoencoder_kl.install(vae, self.gates)
-
-    def __enter__(self):
-        return self.gates
-
-    def __exit__(self, *_):
-        for replacement in reversed(self.installation.replacements):
-            replacement.take_off()
-
-
-def latents(seed=0):
-    return torch.randn(1, 2, 4, 4, generator=torch.Generator().manual_seed(seed)).bfloat16()
-
-
-def image():
-    return torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0)).bfloat16()
-
-
-def bits(tensor):
-    return tensor.contiguous().view(torch.int16)
-
-
-@torch.no_grad()
-def decode(vae, z=None):
-    return vae.decode(latents() if z is None else z, return_dict=False)[0]
-
-
-@torch.no_grad()
-def encode(vae):
-    return vae.encode(image()).latent_dist.parameters
 
 
 @pytest.mark.usefixtures("as_cuda")
@@ -163,6 +102,36 @@ def test_where_channels_last_is_rejected_the_epilogue_remains(vae, monkeypatch):
 
 
 @pytest.mark.usefixtures("as_cuda")
+def test_observers_see_the_kernels_inside_a_block(vae):
+    seen = {name: set() for name in autoencoder_kl.SITES}
+
+    def prepare(gates):
+        for name, gate in gates.items():
+            gate.call_observer = lambda operation, arguments, outputs, name=name: seen[name].add(operation.name)
+
+    with Installed(vae, prepare=prepare):
+        decode(vae)
+    assert {NORMS: {"group_norm_silu"}, CONVOLUTIONS: {"conv_bias_residual", "channels_last_copy"}} == seen
+
+
+@pytest.mark.usefixtures("as_cuda")
+def test_a_kernel_of_the_users_keeps_its_own_gate_inside_a_block(vae):
+    own = Gate("mine")
+    kernel = SimpleNamespace(
+        reject_reason=lambda *_: None, fused=lambda *arguments: group_norm_silu.fused(*arguments).neg_().neg_()
+    )
+
+    def prepare(gates):
+        gates[NORMS].stand_ins["group_norm_silu"] = (kernel, own)
+
+    eager = decode(vae)
+    with Installed(vae, prepare=prepare) as gates:
+        assert torch.equal(bits(eager), bits(decode(vae)))
+    assert 2 * RESIDUAL_BLOCKS + 2 == own.calls_fused
+    assert {} == own.rejections | gates[CONVOLUTIONS].rejections
+
+
+@pytest.mark.usefixtures("as_cuda")
 def test_wrong_bits_are_rejected(vae, monkeypatch):
     eager = decode(vae)
     right = conv_bias_residual.fused
@@ -215,142 +184,3 @@ def test_mounted_by_class_name(vae, monkeypatch):
         assert torch.equal(bits(eager), bits(decode(vae)))
     states = {name: site["state"] for name, site in mounted.report()["sites"].items()}
     assert {NORMS: "fused", CONVOLUTIONS: "fused"} == states
-
-
-def test_without_the_interpreter_a_cpu_declines(vae, monkeypatch):
-    monkeypatch.setattr(knobs.runtime, "interpret", False)
-    reason = "the model is on cpu; the kernel needs a CUDA device"
-    assert {NORMS: reason, CONVOLUTIONS: reason} == autoencoder_kl.site_reasons(vae)
-
-
-def hook(vae):
-    vae.decoder.mid_block.resnets[0].conv1.register_forward_hook(lambda *_: None)
-
-
-def wrap(vae):
-    vae.decoder.mid_block.resnets[0].forward = lambda *_: None
-
-
-def adapt(vae):
-    class LoraConv(nn.Conv2d):
-        pass
-
-    vae.encoder.mid_block.resnets[0].conv1.__class__ = LoraConv
-
-
-def quantise(vae):
-    class Quantised(torch.Tensor):
-        pass
-
-    convolution = vae.decoder.conv_out
-    convolution.weight = nn.Parameter(convolution.weight.detach().as_subclass(Quantised))
-
-
-BLOCK = "decoder.mid_block.resnets.0"
-PLAIN = "is not a plain Conv2d, GroupNorm, SiLU or Dropout (an adapter or a quantised layer?)"
-REASONS = {
-    "fp32": ("weights are float32; the kernels need bfloat16 throughout", lambda vae: vae.float()),
-    "mixed": (
-        "weights are bfloat16, float32; the kernels need bfloat16 throughout",
-        lambda vae: vae.decoder.conv_in.float(),
-    ),
-    "hook": (f"{BLOCK}: Conv2d has a hook or another forward", hook),
-    "forward": (f"{BLOCK} has a hook or another forward, which the sites would pass by", wrap),
-    "adapter": (f"encoder.mid_block.resnets.0: LoraConv {PLAIN}", adapt),
-    "quantised": ("decoder: Conv2d.weight is a Quantised (a quantised layer?)", quantise),
-    "activation": (
-        f"encoder.down_blocks.0.resnets.0: GELU {PLAIN}",
-        lambda vae: setattr(vae.encoder.down_blocks[0].resnets[0], "nonlinearity", nn.GELU()),
-    ),
-    "dropout": (
-        "encoder.down_blocks.0.resnets.0: dropout is 0.5, the site needs 0",
-        lambda vae: setattr(vae.encoder.down_blocks[0].resnets[0].dropout, "p", 0.5),
-    ),
-    "padding": (
-        "decoder: a convolution without bias, or with a padding other than zeros",
-        lambda vae: setattr(vae.decoder.conv_in, "padding_mode", "reflect"),
-    ),
-    "class": ("vae is Linear, the sites need AutoencoderKL", lambda _: nn.Linear(2, 2)),
-}
-
-
-@pytest.mark.parametrize(("expected_reason", "change"), REASONS.values(), ids=REASONS)
-def test_reject_reasons(expected_reason, change, vae):
-    assert autoencoder_kl.reject_reason(vae) is None
-    changed = change(vae)
-    assert expected_reason == autoencoder_kl.reject_reason(changed if isinstance(changed, nn.Linear) else vae)
-
-
-def upcast(vae):
-    vae.float()
-    return latents().float()
-
-
-CALLS = {
-    "fp32-activations": ("activations are torch.float32; the kernels need torch.bfloat16", upcast),
-    "a-hook-since-mounting": ("Conv2d has a hook or another forward", hook),
-    "training": ("called with a time embedding or training mode", lambda vae: vae.train() and None),
-    "strides": (
-        "activations have strides [32, 16, 1, 4]; the kernels need them contiguous or channels-last",
-        lambda _: latents().transpose(2, 3),
-    ),
-}
-
-
-@pytest.mark.usefixtures("as_cuda")
-@pytest.mark.parametrize(("expected_reason", "change"), CALLS.values(), ids=CALLS)
-def test_calls_decline(expected_reason, change, vae, monkeypatch):
-    with Installed(vae) as gates:
-        z = change(vae)
-        if z is not None and z.dtype == torch.float32:
-            monkeypatch.undo()  # the models are for bf16
-        fused = decode(vae, z)
-        assert expected_reason in gates[CONVOLUTIONS].declined
-    assert torch.equal(decode(vae, z), fused)
-
-
-def test_autocast_declines(vae):
-    with Installed(vae) as gates, torch.autocast("cpu", dtype=torch.bfloat16):
-        decode(vae)
-    assert {"autocast is on"} == set(gates[CONVOLUTIONS].declined)
-
-
-def test_gradients_are_those_of_eager_after_the_gates_have_decided(vae):
-    def gradient():
-        z = latents().requires_grad_()
-        vae.decode(z, return_dict=False)[0].float().square().sum().backward()
-        return z.grad
-
-    eager = gradient()
-    with Installed(vae) as gates:
-        decode(vae)
-        for gate in gates.values():
-            gate.restart_counting()
-        assert torch.equal(bits(eager), bits(gradient()))
-        assert 0 == gates[NORMS].calls_fused + gates[CONVOLUTIONS].calls_fused
-
-
-def test_first_seen_with_gradients_is_declined(vae):
-    with Installed(vae) as gates:
-        vae.decode(latents())
-    assert 0 == gates[NORMS].first_sights + gates[CONVOLUTIONS].first_sights
-    assert 0 < gates[CONVOLUTIONS].calls_eager
-
-
-@pytest.mark.usefixtures("as_cuda")
-@pytest.mark.parametrize(
-    ("declined", "make_latents"),
-    [
-        pytest.param(2, lambda: latents().contiguous(memory_format=torch.channels_last), id="channels-last"),
-        pytest.param(1, lambda: torch.cat([latents(0), latents(1)]), id="two-samples-from-the-attention-on"),
-    ],
-)
-def test_what_eager_convolves_in_channels_last_is_left_to_it(declined, make_latents, vae):
-    z = make_latents()
-    eager = decode(vae, z)
-    with Installed(vae) as gates:
-        fused = decode(vae, z)
-    assert eager.stride() == fused.stride()
-    assert torch.equal(bits(eager), bits(fused))
-    assert {} == gates[CONVOLUTIONS].rejections
-    assert {"eager convolves this tensor in channels-last already": declined} == gates[CONVOLUTIONS].declined

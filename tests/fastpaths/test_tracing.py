@@ -10,8 +10,11 @@ import torch
 from fuseproof.errors import FuseproofError
 from fuseproof.fastpaths import UserSite, mount
 from fuseproof.fastpaths.call_layouts import layout_of
+from fuseproof.fastpaths.gates import Gate, GateMode
+from fuseproof.fastpaths.kernels.launching import is_interpreted
 from fuseproof.fastpaths.sites.longcat_image import KERNELS_OF_SITE
-from fuseproof.fastpaths.tracing import _without_offsets, trace, trace_modules, with_stand_ins
+from fuseproof.fastpaths.tracing import trace, trace_modules, with_stand_ins, without_offsets
+from fuseproof.fastpaths.verification import operation_of
 from fuseproof.pipelines.fastpath_workloads import Workload, transformer_run
 from tests.fastpaths.small_model import IMAGE, TEXT, forwards, meta_transformer, small_pipe
 
@@ -24,7 +27,7 @@ def noted_in_a_real_forward(dtype: torch.dtype) -> set[tuple[str, Any]]:
 
     def observer(site):
         def note(operation, arguments, outputs):
-            noted.add((site, _without_offsets(layout_of(operation.name, arguments, outputs))))
+            noted.add((site, without_offsets(layout_of(operation.name, arguments, outputs))))
 
         return note
 
@@ -37,8 +40,27 @@ def noted_in_a_real_forward(dtype: torch.dtype) -> set[tuple[str, Any]]:
 def test_the_trace_is_what_the_model_does(dtype):
     transformer = meta_transformer(dtype)
     traced = trace(transformer, transformer_run(transformer, WORKLOAD, dtype))
-    assert noted_in_a_real_forward(dtype) == {(call.site, _without_offsets(call.layout)) for call in traced}
+    assert noted_in_a_real_forward(dtype) == {(call.site, without_offsets(call.layout)) for call in traced}
     assert {"layernorm_modulate", "gated_residual", "qk_norm_rope", "gelu_tanh"} == {call.site for call in traced}
+
+
+@pytest.mark.skipif(not is_interpreted(), reason="needs kernels on the CPU")
+def test_a_call_made_from_the_trace_has_the_key_of_the_models_own():
+    pipe, dtype = small_pipe(torch.bfloat16), torch.bfloat16
+    observers = dict.fromkeys(KERNELS_OF_SITE, lambda *_: None)
+    with mount(pipe, gate="off", call_observers=observers) as mounted:
+        forwards(pipe, times=1)
+        keys = {site: mounted.gates[site].verified_key_texts() for site in KERNELS_OF_SITE}
+    transformer = meta_transformer(dtype)
+    made: dict[str, set[str]] = {site: set() for site in KERNELS_OF_SITE}
+    for call in trace(transformer, transformer_run(transformer, WORKLOAD, dtype)):
+        gate = Gate(call.site, GateMode.OFF)
+        arguments, outputs = call.layout.make(torch.device("cpu"), torch.Tensor.zero_)
+        with torch.no_grad():
+            operation_of(call, gate)(*arguments, **outputs)
+        made[call.site] |= gate.verified_key_texts()
+    assert keys == made
+    assert all(keys.values())
 
 
 def test_tracing_leaves_the_model_as_it_was():

@@ -1,9 +1,10 @@
 """All steps of a request at once: their embeddings and modulation tables, before the first of them.
 
-A step's table is 41 products of one row with 3.4 GB of weights; as one row of 64, the weights are read once a request
+A step's table is 41 products of one row with 3.4 GB of weights; as one row of 50, the weights are read once a request
 instead of once a step. A loop that knows its steps announces them (``Mount.announce_steps``); each is known again by
-its timestep tensor. Steps are padded to blocks of 64 rows, so that the products, and with them what a gate verified in
-a warm-up of two steps, are the same whatever the number of steps.
+its timestep tensor. Steps are padded to blocks of 50 rows, so that the products, and with them what a gate verified in
+a warm-up of two steps, are the same whatever the number of steps. Embeddings are taken step by step: as many rows they
+have other bits on an H200, as tables of 64 rows have.
 
 Exact where the gates say so: each row is compared with the one-row products at the first sight of its key. Anything
 written to a timestep or a weight in between drops all of it, and the call goes the one-row way.
@@ -23,7 +24,7 @@ from fuseproof.fastpaths.hoisting import are_countable, state_of
 from fuseproof.fastpaths.operations import signature
 from fuseproof.fastpaths.sites.longcat_image.modulation import ModulationTable
 
-ROWS = 64
+ROWS = 50
 
 
 def pays(transformer: Any) -> bool:
@@ -75,7 +76,7 @@ class StepsAhead(threading.local):
         row_key = ("steps", ROWS, temb.shape, temb.dtype, temb.device, row.shape, row.stride(), numerics)
         if temb_key in time_gate.rejections or row_key in table_gate.rejections:
             return None
-        temb = time_gate.run(temb_key, lambda: temb, lambda: self._embedded(timestep * 1000, dtype))
+        temb = time_gate.run(temb_key, lambda: temb, lambda: self._embedded(timestep.to(dtype) * 1000, dtype))
         row = table_gate.run(row_key, lambda: row, lambda: self._table.reference(temb.clone()))
         return temb, row
 
@@ -85,10 +86,9 @@ class StepsAhead(threading.local):
         if not are_countable(sources):
             return None
         if self._ahead is None:
-            steps = torch.cat([timestep.to(dtype) for timestep in self._announced])
-            padded = torch.cat([steps, steps[-1:].expand(-len(steps) % ROWS)])
-            embeddings = torch.cat([self._embedded(block * 1000, dtype) for block in padded.split(ROWS)])
-            tables = torch.cat([self._table.fused(block) for block in embeddings.split(ROWS)])
+            embeddings = torch.cat([self._embedded(timestep.to(dtype) * 1000, dtype) for timestep in self._announced])
+            padded = torch.cat([embeddings, embeddings[-1:].expand(-len(embeddings) % ROWS, -1)])
+            tables = torch.cat([self._table.fused(block) for block in padded.split(ROWS)])
             self._ahead = _Ahead(self._announced, embeddings, tables, state_of(sources, (embeddings, tables)))
         if self._ahead.state != state_of(sources, (self._ahead.embeddings, self._ahead.tables)):
             self.clear()
@@ -98,5 +98,5 @@ class StepsAhead(threading.local):
     def _embedded(self, timesteps: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The model's own embedding, past whatever holds its results: [n] -> [n, D]."""
         module = self._model.time_embed
-        embedded: torch.Tensor = type(module).forward(module, timesteps.to(dtype), dtype)
+        embedded: torch.Tensor = type(module).forward(module, timesteps, dtype)
         return embedded
