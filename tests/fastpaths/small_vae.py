@@ -21,7 +21,7 @@ def make_vae():
         "up_block_types": ("UpDecoderBlock2D",) * 2,
         "block_out_channels": (4, 8),
         "layers_per_block": 1,
-        "latent_channels": 2,
+        "latent_channels": 8,
         "norm_num_groups": 2,
         "sample_size": 8,
         "use_quant_conv": False,
@@ -63,7 +63,7 @@ class Installed:
 
 
 def latents(seed=0):
-    return torch.randn(1, 2, 4, 4, generator=torch.Generator().manual_seed(seed)).bfloat16()
+    return torch.randn(1, 8, 4, 4, generator=torch.Generator().manual_seed(seed)).bfloat16()
 
 
 def image():

@@ -99,7 +99,7 @@ CALLS = {
     "a-hook-since-mounting": ("Conv2d has a hook or another forward", hook),
     "training": ("called with a time embedding or training mode", lambda vae: vae.train() and None),
     "strides": (
-        "activations have strides [32, 16, 1, 4]; the kernels need them contiguous or channels-last",
+        "activations have strides [128, 16, 1, 4]; the kernels need them contiguous or channels-last",
         lambda _: latents().transpose(2, 3),
     ),
 }

@@ -23,6 +23,10 @@ from fuseproof.fastpaths.sites.autoencoder_kl.paths import (
 LARGEST_UPSAMPLED = 2**31
 
 
+CHANNELS_OF_A_VECTOR = 8
+"""Of fewer input channels (an encoder's 3), cuDNN sums in another order once they come channels-last."""
+
+
 def norm_forward(paths: Paths, norm: Any, eager: Forward) -> Forward:
     """A GroupNorm that no SiLU follows."""
 
@@ -155,7 +159,7 @@ def _first_convolution(paths: Paths, coder: Any, sample: torch.Tensor) -> torch.
     def turned() -> torch.Tensor:
         return paths.finish(coder.conv_in, paths.copy_and_convolution(coder.conv_in, sample))
 
-    reason = _already_turned(sample)
+    reason = _already_turned(sample) or _too_few_channels(coder.conv_in)
     if reason is not None:
         declined: torch.Tensor = paths.decline(reason, plain, CONVOLUTIONS)
         return declined
@@ -186,3 +190,12 @@ def _already_turned(x: torch.Tensor) -> str | None:
 
 def _call_reason(condition: object, what: str) -> str | None:
     return f"called with {what}" if condition else None
+
+
+def _too_few_channels(convolution: Any) -> str | None:
+    if convolution.in_channels >= CHANNELS_OF_A_VECTOR:
+        return None
+    return (
+        f"a first convolution of {convolution.in_channels} channels has other bits channels-last; "
+        f"it needs {CHANNELS_OF_A_VECTOR} or more"
+    )

@@ -33,7 +33,7 @@ def bits(result):
 
 
 def model_of_gelu(mlp):
-    """R(gelu_tanh) with a correctly rounded tanh, which the card's agrees with after rounding to bf16; CPU eager's not."""
+    """R(gelu_tanh) with a correctly rounded tanh: after rounding to bf16 the card's equals it, CPU eager's does not."""
     x = mlp.float()
     wide = x.double()
     inner = 0.7978845834732056 * (wide * wide * wide * 0.044714998453855515 + wide).float()
