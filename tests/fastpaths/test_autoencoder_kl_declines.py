@@ -3,7 +3,6 @@
 import pytest
 import torch
 from torch import nn
-from triton import knobs
 
 from fuseproof.fastpaths.sites import autoencoder_kl
 from tests.fastpaths.kernels.conftest import exact_rounding  # noqa: F401 - a fixture: the interpreter rounds exactly
@@ -25,9 +24,8 @@ def vae():
     return make_vae()
 
 
-def test_without_the_interpreter_a_cpu_declines(vae, monkeypatch):
-    monkeypatch.setattr(knobs.runtime, "interpret", False)
-    reason = "the model is on cpu; the kernel needs a CUDA device"
+def test_a_mount_on_a_cpu_declines(vae):
+    reason = "the model is on cpu; Triton kernels need a CUDA device"
     assert {NORMS: reason, CONVOLUTIONS: reason} == autoencoder_kl.site_reasons(vae)
 
 

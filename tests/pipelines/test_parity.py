@@ -50,7 +50,6 @@ BF16_CASES = {
     "bf16-no-guidance": {"num_inference_steps": 2, "guidance_scale": 1.0},
     "bf16-no-renorm": {"num_inference_steps": 2, "enable_cfg_renorm": False, "seed": 3},
 }
-NEED_A_CARD = {"layernorm_modulate", "gated_residual", "qk_norm_rope", "gelu_tanh", "guidance_step"}
 ARMS = {
     "native": SessionSettings(backend="native", fastpaths="off"),
     "native with fast paths": SessionSettings(backend="native", fastpaths="auto"),
@@ -92,8 +91,10 @@ def test_native_equals_diffusers_bit_for_bit(pipes, dtype, changes):
         guided, stepped = request.guidance_scale > 1, request.num_inference_steps > 1
         if name == "native with fast paths" and guided and stepped:
             eager = {site: entry["reason"] for site, entry in report["sites"].items() if entry["state"] != "fused"}
-            assert set() == set(eager) - NEED_A_CARD, f"{name}: a fast path did not run: {report}"
-            assert all("Triton kernels need a CUDA device" in reason for reason in eager.values()), eager
+            assert all("need a CUDA device" in reason or "bfloat16" in reason for reason in eager.values()), eager
+            assert {"context_embedding", "rotary_tables", "timestep_embedding", "modulation", "packed_blocks"} == (
+                set(report["sites"]) - set(eager)
+            ), f"{name}: a fast path did not run: {report}"
         if name == "diffusers with fast paths" and stepped:
             assert "fused" == report["sites"]["context_embedding"]["state"], report
 

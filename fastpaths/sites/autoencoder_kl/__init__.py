@@ -42,11 +42,13 @@ def reject_reason(vae: Any) -> str | None:
 def site_reasons(vae: Any) -> dict[str, str]:
     """Sites that decline on this VAE although the family does not, and why."""
     try:
-        launching = importlib.import_module("fuseproof.fastpaths.kernels.launching")
+        importlib.import_module("triton")
     except ImportError as error:
         return dict.fromkeys(SITES, f"triton cannot be imported: {error}")
-    reason = launching.device_reason("the model", next(vae.parameters()))
-    return dict.fromkeys(SITES, reason) if reason is not None else {}
+    device = next(vae.parameters()).device
+    if device.type != "cuda":
+        return dict.fromkeys(SITES, f"the model is on {device}; Triton kernels need a CUDA device")
+    return {}
 
 
 def install(vae: Any, gates: Mapping[str, Gate]) -> Installation:
