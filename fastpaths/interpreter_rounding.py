@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-_FLOATS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+_FLOATS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "fp8e4nv": torch.float8_e4m3fn}
+_INTEGERS = {8: torch.int8, 16: torch.int16, 32: torch.int32}
 
 
 @contextmanager
@@ -25,7 +26,7 @@ def exact_rounding() -> Iterator[None]:
         bits = torch.from_numpy(np.ascontiguousarray(values).view(f"int{source.primitive_bitwidth}").copy())
         converted = bits.view(_FLOATS[source.name]).to(_FLOATS[target.name])
         width = target.primitive_bitwidth
-        result = converted.view(torch.int16 if width == 16 else torch.int32).numpy()
+        result = converted.view(_INTEGERS[width]).numpy()
         return result.view(f"uint{width}").reshape(values.shape)
 
     interpreter._convert_float = convert

@@ -7,13 +7,12 @@ import pytest
 import torch
 from diffusers import LongCatImageTransformer2DModel
 from torch import nn
-from triton.runtime import interpreter
 
 from fuseproof.fastpaths import mount
+from fuseproof.fastpaths.interpreter_rounding import exact_rounding
 from fuseproof.fastpaths.kernels.launching import is_interpreted
 from fuseproof.fastpaths.sites import longcat_image
 from fuseproof.fastpaths.sites.longcat_image import blocks, steps_ahead
-from tests.fastpaths.kernels.conftest import convert
 
 TEXT, IMAGE = 3, 5
 eager_attend = blocks.attend
@@ -273,11 +272,10 @@ def test_the_kernels_inside_the_blocks_keep_every_bit_in_the_interpreter(monkeyp
     """bf16 on the CPU, kernels interpreted: what a gate accepts runs, what it does not is eager; the bits stay."""
     if not is_interpreted():
         pytest.skip("kernels are compiled here, not interpreted")
-    monkeypatch.setattr(interpreter, "_convert_float", convert)
     monkeypatch.setattr(longcat_image, "site_reasons", lambda transformer: {})
     pipe = make_pipe(torch.bfloat16)
     request = arguments(dtype=torch.bfloat16)
-    with torch.no_grad():
+    with torch.no_grad(), exact_rounding():
         eager = pipe.transformer(**request)[0]
         with mount(pipe) as mounted:
             fused = [pipe.transformer(**request)[0] for _ in range(2)]
