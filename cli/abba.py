@@ -14,6 +14,8 @@ from fuseproof.cli import exit_codes
 from fuseproof.cli.abba_arms import check_plan
 from fuseproof.cli.abba_dry_run import dry_run_lines
 from fuseproof.cli.abba_options import AbbaOptions, options_from
+from fuseproof.cli.abba_planning import show_plan
+from fuseproof.cli.abba_remarks import dummy_weights_remark, one_block_remark
 from fuseproof.cli.abba_view import campaign_view
 from fuseproof.cli.generate import ARGUMENTS, RememberingCommand
 from fuseproof.cli.option_fields import click_options
@@ -46,11 +48,14 @@ def abba(ctx: click.Context, /, **flags: Any) -> int:
     fuseproof abba
     fuseproof abba --baseline "--fastpaths=off" --candidate "--fastpaths=auto" --flags "--prompt 'a red panda'"
     fuseproof abba --baseline-command "./old {perf_dump}" --candidate-command "./new {perf_dump}"
+    fuseproof abba --baseline-ref main --candidate-ref HEAD --flags "--prompt 'a red panda'"
 
     Exit codes: 0 done (SAME and INCONCLUSIVE too), 1 an arm failed, 2 usage, 3 SLOWER, 4 outputs break their contract,
     5 --require not reached, 6 invalid measurement, 130 interrupted.
     """
     options = options_from(flags)
+    if options.plan_for is not None:
+        return show_plan(options)
     if options.dry_run:
         return _show_dry_run(options)
     directory, outcome = _run(options, ["fuseproof", "abba", *ctx.meta[ARGUMENTS]])
@@ -112,8 +117,10 @@ def picture_of_candidate(analysis: CampaignAnalysis) -> Path | None:
 
 
 def _run(options: AbbaOptions, command: list[str]) -> tuple[Path, Outcome]:
-    from fuseproof.harness.campaign.readiness import Readiness
+    from fuseproof.harness.campaign.gpu_rest import GpuWatch
+    from fuseproof.harness.campaign.readiness import Readiness, unwatched_gpus_remark
     from fuseproof.harness.campaign.session import CampaignSession
+    from fuseproof.harness.campaign.slots import ProcessExecutor
     from fuseproof.harness.machine.environment import describe
     from fuseproof.harness.machine.gpus import survey_gpus
 
@@ -121,10 +128,18 @@ def _run(options: AbbaOptions, command: list[str]) -> tuple[Path, Outcome]:
     if plan is not None and options.resume is None:
         check_plan(plan)
     gpus = survey_gpus()
+    remark = None if plan is None or options.resume is not None else dummy_weights_remark(plan, gpus)
+    unwatched = unwatched_gpus_remark(gpus)
+    environment = describe(gpus=gpus)
     with campaign_view() as observer:
+        if remark is not None:
+            observer.remark(remark)
+        if unwatched is not None:
+            observer.remark(f"warning: {unwatched}")
         session = CampaignSession(
             command=command,
-            environment=describe(gpus=gpus),
+            environment=environment,
+            executor=ProcessExecutor(gpus=GpuWatch.of(environment)),
             observer=observer,
             check_machine=None if options.allow_busy else Readiness(gpus=gpus).refuse_busy_machine,
         )
@@ -161,18 +176,21 @@ def _directory(options: AbbaOptions, name: str) -> Path:
 
 
 def _show_dry_run(options: AbbaOptions) -> int:
+    from fuseproof.harness.campaign.arm_sessions import places_of
     from fuseproof.harness.campaign.estimates import dry_run
     from fuseproof.harness.campaign.folder import refuse_used_folder
+    from fuseproof.harness.machine.gpus import survey_gpus
 
     plan = options.build_plan()
     check_plan(plan)
     directory = _directory(options, plan.name)
     refuse_used_folder(directory)
-    planned = dry_run(plan, directory)
+    planned = dry_run(plan, directory, places_of(plan, directory, "", Path.cwd()))
+    remarks = [text for text in (one_block_remark(plan), dummy_weights_remark(plan, survey_gpus())) if text]
     if options.as_json:
-        click.echo(json.dumps(planned.to_json(), indent=2, allow_nan=False))
+        click.echo(json.dumps(planned.to_json() | {"remarks": remarks}, indent=2, allow_nan=False))
     else:
-        for line in dry_run_lines(plan, planned, _shown(directory)):
+        for line in dry_run_lines(plan, planned, _shown(directory), remarks):
             click.echo(line)
     return exit_codes.DONE
 

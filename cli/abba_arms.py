@@ -23,10 +23,12 @@ GENERATE_NAME = "fuseproof generate"
 def check_plan(plan: Plan) -> None:
     """Refuse, with :class:`UsageError`, every plan that cannot run or may not be stored."""
     from fuseproof.harness.campaign.arms import check_arms, portable
+    from fuseproof.harness.campaign.inputs import refuse_missing_inputs
 
     check_arms(plan)
     portable(plan)
     refuse_bad_flags(plan)
+    refuse_missing_inputs(plan, Path.cwd())
 
 
 def refuse_bad_flags(plan: Plan) -> None:
@@ -35,8 +37,8 @@ def refuse_bad_flags(plan: Plan) -> None:
 
     for cell in plan.cells:
         for role, arm in (("baseline", plan.arms.baseline), ("candidate", plan.arms.candidate)):
-            if arm.command is not None:
-                continue
+            if arm.command is not None or arm.ref is not None or arm.python is not None:
+                continue  # another commit's generate may know other flags: its slots say so
             parsed = parsed_flags(generate_words(arm, cell, Path("perf.json"), Path("outputs")))
             if isinstance(parsed, FuseproofError):
                 raise UsageError(

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fuseproof.harness.machine.redaction import redact
+
 if TYPE_CHECKING:
+    from fuseproof.harness.campaign.arm_places import ArmPlace
     from fuseproof.harness.campaign.estimates import DryRun
     from fuseproof.schedules.plan import Arm, Plan
 
@@ -17,9 +23,9 @@ SLOT = "SLOT"
 CELL_FLAGS = "CELL_FLAGS"
 
 
-def dry_run_lines(plan: Plan, planned: DryRun, shown_directory: Path) -> Iterator[str]:
+def dry_run_lines(plan: Plan, planned: DryRun, shown_directory: Path, remarks: Sequence[str] = ()) -> Iterator[str]:
     """The lines of the text form; ``shown_directory`` is the campaign's folder as a person types it."""
-    from fuseproof.harness.campaign.arms import default_overrides
+    from fuseproof.harness.campaign.arms import default_overrides, shared_words
 
     yield f"{len(planned.slots)} slots, each a fresh process, into {shown_directory}"
     yield "environment of every slot, beside your own:"
@@ -28,18 +34,32 @@ def dry_run_lines(plan: Plan, planned: DryRun, shown_directory: Path) -> Iterato
     for cell in plan.cells:
         yield f"cell {cell.name} (outputs: {cell.contract})" + (f", {CELL_FLAGS}:" if uses_cells and cell.flags else "")
         if uses_cells and cell.flags:
-            yield from wrapped(shlex.split(cell.flags))
+            yield from wrapped(shared_words(cell.flags))
     for letter, role in (("A", "baseline"), ("B", "candidate")):
         arm = plan.arm(letter)
         yield f"arm {letter}, the {role}" + (f" ({arm.name}):" if arm.name != role else ":")
-        yield from wrapped(_arm_words(arm))
+        yield from _place_lines(arm, planned.places.get(letter))
+        yield from wrapped(_arm_words(arm, planned.places.get(letter)))
     yield f"slots ({SLOT} is {shown_directory}/slots/ and the slot's name):"
     width = max((len(slot.id) for slot, _ in planned.slots), default=0)
     for slot, _ in planned.slots:
         note = "warm-up, discarded" if slot.kind == "warmup" else f"{slot.orientation} {slot.label}"
         yield f"  {slot.id:<{width}}  arm {slot.arm}  {note}"
     yield from _cost_lines(planned)
+    for remark in remarks:
+        yield from textwrap.wrap(f"note: {remark}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
     yield "nothing was run or written; --json adds every slot's full command"
+
+
+def _place_lines(arm: Arm, place: ArmPlace | None) -> Iterator[str]:
+    """The commit of a ref and where its tree will be; an interpreter of the arm's own."""
+    if place is not None and place.commit is not None:
+        yield f"    {arm.ref} = {place.commit}"
+        yield f"    tree: {redact(str(place.tree))}, with cache folders of the arm's own"
+    if arm.setup is not None:
+        yield f"    setup, once: {arm.setup}"
+    if place is not None and place.python is not None:
+        yield f"    python: {redact(place.python)}"
 
 
 def wrapped(words: Sequence[str], indent: str = "    ") -> Iterator[str]:
@@ -54,16 +74,19 @@ def wrapped(words: Sequence[str], indent: str = "    ") -> Iterator[str]:
         yield indent + line
 
 
-def _arm_words(arm: Arm) -> list[str]:
-    from fuseproof.harness.campaign.arms import filled_template
+def _arm_words(arm: Arm, place: ArmPlace | None) -> list[str]:
+    from fuseproof.harness.campaign.arm_places import ArmPlace, place_environment
+    from fuseproof.harness.campaign.arms import filled_template, program_words, shared_words
 
-    own = [f"{name}={value}" for name, value in arm.env.items()]
+    place = ArmPlace() if place is None else place
+    # Cache folders are left out: a line each, and --json has them.
+    variables = place_environment(arm, replace(place, caches={}), sys.executable, os.environ)
+    own = [f"{name}={value}" for name, value in variables.items()]
     dump, outputs = f"{SLOT}/perf.json", f"{SLOT}/outputs"
     if arm.command is not None:
-        return [*own, *filled_template(arm, dump, outputs)]
+        return [*own, *filled_template(arm, dump, outputs, place)]
     files = ["--perf-dump-path", dump, "--output-path", outputs]
-    program = [sys.executable, "-m", "fuseproof", "generate"]
-    return [*own, *program, CELL_FLAGS, *shlex.split(arm.flags), *files]
+    return [*own, *program_words(place), CELL_FLAGS, *shared_words(arm.flags), *files]
 
 
 def _cost_lines(planned: DryRun) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""How a running campaign looks: a live table on a terminal, remarks alone elsewhere. All of it on stderr."""
+"""How a running campaign looks: a live table on a terminal, a line a slot elsewhere. All of it on stderr."""
 
 from __future__ import annotations
 
@@ -27,17 +27,34 @@ SLOTS_PER_BLOCK = 4
 _STATE_STYLES = {"done": "green", "running": "bold", "invalid": "red", "interrupted": "yellow", "superseded": "dim"}
 
 
-class RemarksOnly:
-    """Without a terminal: one line of stderr for what a person should know, nothing else."""
+class PlainLines:
+    """Without a terminal: one line of stderr a finished slot, and one for what a person should know."""
+
+    def __init__(self) -> None:
+        self._planned = 0
+        self._finished = 0
 
     def campaign_started(self, campaign: Campaign) -> None:
-        """Show nothing."""
+        """Count the slots ahead: the first pass of a new campaign. A resumed one only counts what it runs."""
+        from fuseproof.schedules.order import first_pass
+
+        plan = campaign.plan
+        blocks = {cell.name: plan.blocks_of(cell.name) for cell in plan.cells}
+        is_new = not campaign.slots()
+        self._planned = len(list(first_pass(blocks, plan.order, plan.warmup_slots))) if is_new else 0
 
     def slot_started(self, slot: PlannedSlot) -> None:
         """Show nothing."""
 
     def slot_finished(self, record: SlotRecord) -> None:
-        """Show nothing."""
+        """Print the slot's place, name, state and worker time."""
+        self._finished += 1
+        # Blocks that start again run more slots than were planned.
+        total = f" of {self._planned}" if self._finished <= self._planned else ""
+        state = "warm-up, discarded" if record.kind == "warmup" and record.state == "done" else record.state
+        worker = "" if record.times.worker_s is None else f", worker {record.times.worker_s:.3f} s"
+        wall = "" if record.wall_s is None else f" after {record.wall_s:.1f} s"
+        click.echo(f"fuseproof: slot {self._finished}{total}, {record.id}: {state}{wall}{worker}", err=True)
 
     def remark(self, text: str) -> None:
         """Print one line."""
@@ -115,12 +132,12 @@ class LiveTable:
 
 @contextlib.contextmanager
 def campaign_view() -> Iterator[CampaignObserver]:
-    """An observer that suits stderr: the live table on a terminal, remarks alone elsewhere."""
+    """An observer that suits stderr: the live table on a terminal, a line a slot elsewhere."""
     from rich.console import Console
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield RemarksOnly()
+        yield PlainLines()
         return
     table = LiveTable(console)
     with contextlib.closing(table):

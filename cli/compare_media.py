@@ -11,6 +11,7 @@ import click
 
 from fuseproof.cli import exit_codes
 from fuseproof.cli.options import json_option
+from fuseproof.cli.output_names import check_file_name
 from fuseproof.errors import UsageError
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ def _check_diff_image(diff_image: Path, inputs: tuple[Path, Path]) -> None:
         )
     if diff_image.is_dir():
         raise UsageError(f"The diff image {shown} is a folder.", next_step="name a file that ends in .png")
+    check_file_name(diff_image, "--diff-image")
     for path in inputs:
         is_input = path.exists() and diff_image.exists() and diff_image.samefile(path)
         if is_input or (path.is_dir() and diff_image.parent.samefile(path)):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fuseproof.cli.options import json_option
+from fuseproof.cli.output_names import check_file_name
 from fuseproof.errors import FuseproofError, InvalidMeasurementError, UsageError
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ class ComparePerfOptions:
             raise UsageError(
                 f"--output {self.output} is one of the perf dumps to read.", next_step="Write to another file."
             )
+        if self.output is not None:
+            check_file_name(self.output, "--output")
 
 
 class EffectShare(click.ParamType[float]):

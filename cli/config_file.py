@@ -17,6 +17,7 @@ import yaml
 from click.core import ParameterSource
 
 from fuseproof.errors import FuseproofError, UsageError
+from fuseproof.pipelines.regular_files import open_regular
 
 LARGEST_FILE_BYTES = 1024 * 1024
 FORMATS = ".toml, .yaml, .yml and .json"
@@ -48,6 +49,8 @@ def merge_config(
     merged = dict(flags)
     if path is None:
         return merged
+    if not path.strip():
+        raise UsageError(f"--config is {path!r}; it must name a file.", next_step="Name a file of flags, or drop it.")
     parameters = {
         spelling.lstrip("-").replace("-", "_"): parameter
         for parameter in context.command.params
@@ -135,12 +138,13 @@ def _as_typed(value: Any, path: str, key: str) -> str:
 
 def _read_text(path: Path) -> str:
     try:
-        with path.open("rb") as stream:
+        with open_regular(path.expanduser()) as stream:
             content = stream.read(LARGEST_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise FuseproofError(
-            f"--config {path} cannot be read: {reason}.", next_step=f"Give a file that ends in one of {FORMATS}."
+            f"--config {path} cannot be read: {reason}.",
+            next_step="Check the path; it must be a file with flags in it.",
         ) from error
     if len(content) > LARGEST_FILE_BYTES:
         raise FuseproofError(

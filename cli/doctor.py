@@ -22,13 +22,18 @@ _COLORS = {"ok": "green", "yes": "green", "warn": "yellow", "problem": "red", "n
 
 
 @click.command()
-@click.option("--model", metavar="MODEL", help="Predict which fast paths of this model would mount here, and why not.")
+@click.option(
+    "--model",
+    metavar="MODEL",
+    help="Predict which fast paths of this model would mount here, and why not. Imports torch and diffusers first.",
+)
 @json_option()
 def doctor(model: str | None, as_json: bool) -> int:
     """Say what this machine can run and measure, and what would make a measurement here untrustworthy.
 
     Looks for about half a second and changes nothing. Exit code 0 even with warnings; 1 only when `generate` cannot
-    run at all. With --model it says what `fastpaths list` says of that model, without reading its weights.
+    run at all. With --model it also says what `fastpaths list` says of that model, without reading its weights; that
+    takes ten seconds or more, nearly all of it for importing torch, diffusers and the model's classes.
     """
     try:
         from fuseproof.harness.machine.capabilities import command_capabilities, measurement_capabilities

@@ -10,15 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fuseproof.cli.generate_summary import sites_text
 from fuseproof.errors import FuseproofError, InvalidMeasurementError
+from fuseproof.pipelines.fastpath_needs import NOT_NEEDED
 
 if TYPE_CHECKING:
     from fuseproof.cli.generate_options import GenerateOptions
     from fuseproof.fastpaths.certificates import Certificate
     from fuseproof.fastpaths.user_sites import UserSites
 
-UNMET_STATES = ("declined", "rejected", "unreached")
-"""States of a requested site in which nothing of it ran."""
+MET_STATES = frozenset({"fused", "certified", "approximate", "replaced", "off"})
+"""States of a site that ran as it was asked to, or that nobody asked for.
+
+In every other one, nothing of it ran, or what ran was not held to eager's bits (``observed``, ``unchecked``).
+"""
 NEXT_STEP = "`fuseproof fastpaths list` says what this machine can mount; without --require-fastpaths the run goes on."
 
 
@@ -79,21 +84,51 @@ def trusts_certificates(options: GenerateOptions) -> bool:
 
 
 def unmet_text(fastpaths: Mapping[str, Any]) -> str | None:
-    """The requested sites of which nothing ran, each with its reason; None where every one ran."""
-    sites = fastpaths.get("sites") or {}
-    unmet = [_site_text(name, site) for name, site in sites.items() if site.get("state") in UNMET_STATES]
-    if not sites and fastpaths.get("requested") != "off":
-        unmet = [fastpaths.get("reason") or "this model has none"]
-    return "; ".join(unmet) or None
+    """The requested sites that did not run as asked, each with its reason; None where every one did.
+
+    ``auto`` asks for what has work in the request: a site that is ``not needed`` there is met. One named must run.
+    """
+    requested, sites = fastpaths.get("requested"), fastpaths.get("sites") or {}
+    if requested == "off":
+        return "no fast path was mounted"
+    if not sites:
+        return fastpaths.get("reason") or "this model has none"
+    met = MET_STATES | ({NOT_NEEDED} if requested == "auto" else set())
+    return sites_text({name: site for name, site in sites.items() if site.get("state") not in met})
 
 
-def refuse_unmet(fastpaths: Mapping[str, Any], states: tuple[str, ...] = UNMET_STATES) -> None:
-    """Raise :class:`InvalidMeasurementError` (exit code 6) naming the requested sites in one of ``states``."""
-    sites = fastpaths.get("sites") or {}
-    told = {name: site for name, site in sites.items() if site.get("state") in states}
-    unmet = unmet_text({**fastpaths, "sites": told}) if told or not sites else None
+def refuse_unmet_at_once(fastpaths: Mapping[str, Any]) -> None:
+    """Before anything runs: raise :class:`InvalidMeasurementError` (exit code 6) where a requested site declines, or
+    where the gate does not hold what runs to eager's bits.
+    """
+    sites, gate = fastpaths.get("sites") or {}, fastpaths.get("gate", "enforce")
+    declined = sites_text({name: site for name, site in sites.items() if site.get("state") == "declined"})
+    unmet = declined if sites and fastpaths.get("requested") != "off" else unmet_text(fastpaths)
+    if unmet is None and gate != "enforce":
+        unmet = f"nothing that runs under --gate {gate} is held to eager's bits"
     if unmet is not None:
         raise InvalidMeasurementError(f"--require-fastpaths: {unmet}.", next_step=NEXT_STEP)
+
+
+def has_lost_fastpaths(options: GenerateOptions, backend: str) -> bool:
+    """Whether a fallback to diffusers, whose fast paths are off unless named, has taken them away."""
+    return backend == "diffusers" and options.fastpaths is None
+
+
+def refuse_fallback(options: GenerateOptions, backend: str) -> None:
+    """Raise :class:`InvalidMeasurementError` where the run fell back to diffusers and a flag needs fast paths."""
+    needs = {
+        "--require-fastpaths": options.require_fastpaths,
+        "--verify-every-step": options.verify_every_step,
+        "--fastpaths-from": options.fastpaths_from is not None,
+        "--certificate FILE": options.certificate not in ("auto", "off"),
+    }
+    flag = next((name for name, is_given in needs.items() if is_given), None)
+    if flag is not None and options.backend != "diffusers" and has_lost_fastpaths(options, backend):
+        raise InvalidMeasurementError(
+            f"the run fell back to diffusers, whose fast paths are off unless named, and {flag} needs them.",
+            next_step=f"Add --fastpaths auto, or drop {flag}.",
+        )
 
 
 def lost_coverage(fastpaths: Mapping[str, Any], certificate: Certificate | None) -> str | None:
@@ -101,14 +136,11 @@ def lost_coverage(fastpaths: Mapping[str, Any], certificate: Certificate | None)
     if certificate is None:
         return None
     sites = fastpaths.get("sites") or {}
-    lost = [
-        _site_text(name, sites[name])
-        for name in certificate.keys
-        if name in sites and sites[name].get("state") in UNMET_STATES
-    ]
+    met = MET_STATES | {NOT_NEEDED}
+    lost = {name: sites[name] for name in certificate.keys if name in sites and sites[name].get("state") not in met}
     if not lost:
         return None
-    return f"fast paths cover less than the certificate of {certificate.created}: {'; '.join(lost)}"
+    return f"fast paths cover less than the certificate of {certificate.created}: {sites_text(lost)}"
 
 
 def certificates_folder() -> Path:
@@ -126,9 +158,4 @@ def _found_certificate(device: str) -> Path | None:
     from fuseproof.pipelines.devices import choose_device
 
     path = default_path(certificates_folder(), place_here(choose_device(device)))
-    return path if path.is_file() else None
-
-
-def _site_text(name: str, site: Mapping[str, Any]) -> str:
-    reason = f" ({site['reason']})" if site.get("reason") else ""
-    return f"{name} {site.get('state')}{reason}"
+    return path if os.path.lexists(path) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,8 @@ import click
 
 from fuseproof.cli import exit_codes
 from fuseproof.cli.fastpaths_checks import calls_at, calls_of_models, card, check_names, load_own, names_of, replay_of
+from fuseproof.cli.fastpaths_names import check_site_names
+from fuseproof.cli.fastpaths_rows import Remarks
 from fuseproof.cli.option_fields import WholeNumber
 from fuseproof.cli.options import json_option
 from fuseproof.errors import UsageError
@@ -19,12 +21,13 @@ from fuseproof.errors import UsageError
 if TYPE_CHECKING:
     import torch
 
-    from fuseproof.cli.fastpaths_checks import Replay
     from fuseproof.fastpaths.benchmarking import Measured
     from fuseproof.fastpaths.tracing import SiteCall
     from fuseproof.fastpaths.user_sites import UserSites
 
 SCHEMA = "fuseproof.fastpaths-bench/1"
+Row = tuple[str, "Measured"]
+"""A workload, and one call of it."""
 LARGEST_ELEMENTS = 1 << 32
 
 
@@ -78,24 +81,36 @@ def bench(
     """Time every kernel on a card: the eager chain, the fused form, and a copy of as many bytes.
 
     Inputs rotate over more memory than the cache holds. Each kernel's bits are compared first; one that differs gets no
-    time and no speed-up, and the exit code is 1. Medians of CUDA-graph replays, with the smallest and the largest.
+    time and no speed-up, and the exit code is 1. Medians of CUDA-graph replays, with the smallest and the largest. A
+    row is printed as soon as it is measured; --model and --site narrow what is measured.
     """
     if captured is not None and (sites or shapes):
         raise UsageError("--from measures one captured call, so --site and --shape have no effect.")
     own = load_own(fastpaths_from)
+    check_site_names(sites, own)
     device = card("bench")
+    head = _head(device, seed)
     if captured is not None:
-        measured = [("captured", _measured_replay(replay_of(captured, own, model), device))]
+        rows = _replayed(captured, own, model, device)
     else:
-        measured = _measured(_calls(model, shapes, own, device), sites, device, seed)
-    document = _document(measured, device, seed)
+        rows = _measured(_calls(model, shapes, own, device), sites, device, seed)
+    measured = _printed(rows, head, not as_json)
     if as_json:
-        click.echo(json.dumps(document, indent=2, allow_nan=False))
-    else:
-        for line in lines(measured, document):
-            click.echo(line)
+        click.echo(json.dumps(head | {"calls": [_entry(*row) for row in measured]}, indent=2, allow_nan=False))
     has_failed = any(one.outcome.state == "differs" for _, one in measured)
     return exit_codes.FAILED if has_failed else exit_codes.DONE
+
+
+def _printed(rows: Iterable[Row], head: Mapping[str, Any], speaks: bool) -> list[Row]:
+    """Every row, printed the moment it is there."""
+    for line in head_lines(head) if speaks else ():
+        click.echo(line)
+    measured = []
+    for row in rows:
+        measured.append(row)
+        if speaks:
+            click.echo(line_of(*row))
+    return measured
 
 
 def _calls(
@@ -111,37 +126,42 @@ def _calls(
 
 def _measured(
     calls: Sequence[tuple[str, SiteCall]], sites: Sequence[str], device: torch.device, seed: int
-) -> list[tuple[str, Measured]]:
+) -> Iterator[Row]:
     from fuseproof.fastpaths.benchmarking import CudaStopwatch, measure
     from fuseproof.fastpaths.check_values import filler
-    from fuseproof.fastpaths.verification import Case, check
+    from fuseproof.fastpaths.verification import Case, check, labelled
 
     check_names(sites, {name for _, call in calls for name in names_of(call)})
 
     def values(index: int) -> Any:
         return filler("random", seed + index, device)
 
-    stopwatch, measured = CudaStopwatch(device), []
-    for workload, call in calls:
-        if sites and not set(names_of(call)) & set(sites):
-            continue
-        outcome = check(Case(call, workload, "random"), device, seed)
-        measured.append((workload, measure(call, outcome, device, values, stopwatch)))
-    return measured
+    wanted = [(name, call) for name, call in calls if not sites or set(names_of(call)) & set(sites)]
+    stopwatch, remarks = CudaStopwatch(device), Remarks("calls")
+    click.echo(f"fuseproof: {len(wanted)} calls on {device}", err=True)
+    remarks.expect(len(wanted))
+    for case in labelled(Case(call, workload, "random") for workload, call in wanted):
+        outcome = check(case, device, seed)
+        yield case.workload, measure(case.call, outcome, device, values, stopwatch)
+        remarks.one_done()
 
 
-def _measured_replay(replay: Replay, device: torch.device) -> Measured:
+def _replayed(captured: str, own: UserSites | None, model: str | None, device: torch.device) -> Iterator[Row]:
     from fuseproof.fastpaths.benchmarking import CudaStopwatch, measure
     from fuseproof.fastpaths.verification import check_call
 
-    outcome = check_call(replay.call, device, replay.captured.filler(), "captured", "captured", replay.module)
-    measured: Measured = measure(
-        replay.call, outcome, device, lambda index: replay.captured.filler(), CudaStopwatch(device), replay.module
+    replay = replay_of(captured, own, model)
+    outcome = check_call(
+        replay.call, device, replay.captured.filler(), "captured", "captured", replay.module, is_replay=True
     )
-    return measured
+    stopwatch = CudaStopwatch(device)
+    yield (
+        "captured",
+        measure(replay.call, outcome, device, lambda _: replay.captured.filler(), stopwatch, replay.module),
+    )
 
 
-def _document(measured: Sequence[tuple[str, Measured]], device: torch.device, seed: int) -> dict[str, Any]:
+def _head(device: torch.device, seed: int) -> dict[str, Any]:
     from fuseproof.fastpaths.benchmarking import REPLAYS
     from fuseproof.fastpaths.certificates import place_here
 
@@ -152,40 +172,43 @@ def _document(measured: Sequence[tuple[str, Measured]], device: torch.device, se
         "versions": dict(place.versions),
         "seed": seed,
         "replays": REPLAYS,
-        "calls": [
-            {
-                "site": one.outcome.site,
-                "kernel": one.outcome.operation,
-                "workload": workload,
-                "shapes": one.outcome.shapes,
-                "bits": str(one.outcome.state),
-                "reason": one.outcome.reason,
-                "rotation": one.rotation,
-                "traffic_bytes": one.traffic_bytes,
-                "eager": asdict(one.eager) if one.eager else None,
-                "fused": asdict(one.fused) if one.fused else None,
-                "floor": asdict(one.floor) if one.floor else None,
-                "speedup": one.speedup,
-                "times_floor": one.times_floor,
-            }
-            for workload, one in measured
-        ],
     }
 
 
-def lines(measured: Sequence[tuple[str, Measured]], document: dict[str, Any]) -> Iterator[str]:
-    """The table for people: microseconds, medians (smallest-largest)."""
-    versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items() if version)
-    yield f"{document['card']['name']}; {versions}; seed {document['seed']}; {document['replays']} replays"
+def _entry(workload: str, one: Measured) -> dict[str, Any]:
+    return {
+        "site": one.outcome.site,
+        "kernel": one.outcome.operation,
+        "workload": workload,
+        "shapes": one.outcome.shapes,
+        "bits": str(one.outcome.state),
+        "reason": one.outcome.reason,
+        "rotation": one.rotation,
+        "traffic_bytes": one.traffic_bytes,
+        "eager": asdict(one.eager) if one.eager else None,
+        "fused": asdict(one.fused) if one.fused else None,
+        "floor": asdict(one.floor) if one.floor else None,
+        "speedup": one.speedup,
+        "times_floor": one.times_floor,
+    }
+
+
+def head_lines(head: Mapping[str, Any]) -> Iterator[str]:
+    """Card, versions and what stands in the columns: microseconds, medians (smallest-largest)."""
+    versions = ", ".join(f"{name} {version}" for name, version in head["versions"].items() if version)
+    yield f"{head['card']['name']}; {versions}; seed {head['seed']}; {head['replays']} replays"
     times = "".join(f"{name + ' us':>24}" for name in ("eager", "fused", "floor"))
-    yield f"{'kernel':<36}{'workload':<26}{times}{'eager/fused':>13}{'fused/floor':>13}"
-    for workload, one in measured:
-        name = f"{one.outcome.operation:<36}{workload:<26}"
-        if one.fused is None:
-            yield f"{name}{one.outcome.state}: {one.outcome.reason}; no time is given for other bits"
-            continue
-        times = "".join(f"{_timing(timing):>24}" for timing in (one.eager, one.fused, one.floor))
-        yield f"{name}{times}{_ratio(one.speedup):>13}{_ratio(one.times_floor):>13}"
+    yield f"{'kernel':<36}{'workload':<26}{times}{'eager/fused':>13}{'fused/floor':>13}  shapes"
+
+
+def line_of(workload: str, one: Measured) -> str:
+    """One row; no time stands beside other bits."""
+    name = f"{one.outcome.operation:<36}{workload:<26}"
+    if one.fused is None:
+        why = f"{one.outcome.state}: {one.outcome.reason}; no time is given for other bits"
+        return f"{name}{why}  {one.outcome.shapes}"
+    times = "".join(f"{_timing(timing):>24}" for timing in (one.eager, one.fused, one.floor))
+    return f"{name}{times}{_ratio(one.speedup):>13}{_ratio(one.times_floor):>13}  {one.outcome.shapes}"
 
 
 def _timing(timing: Any) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fuseproof.cli.config_file import merge_config
+from fuseproof.cli.fastpaths_output import check_output
 from fuseproof.cli.generate import ARGUMENTS, RememberingCommand
 from fuseproof.cli.generate_options import EXCLUSIVE_GROUPS, GenerateOptions
 from fuseproof.cli.hash_seed import restart_with_fixed_hash_seed
@@ -47,7 +48,7 @@ def capture(ctx: click.Context, /, **flags: Any) -> None:
     """
     options = _options(ctx, flags)
     restart_with_fixed_hash_seed("fastpaths", ("capture", *ctx.meta[ARGUMENTS]))
-    call = captured_call(options, flags["site"], flags["step"], Path(flags["output"]))
+    call = captured_call(options, flags["site"], flags["step"], Path(flags["output"]).expanduser())
     document = _document(call, flags["output"])
     if flags["as_json"]:
         click.echo(json.dumps(document, indent=2, allow_nan=False))
@@ -97,10 +98,8 @@ class _Catcher:
 def captured_call(options: GenerateOptions, site: str, step: int, output: Path) -> CapturedCall:
     """Run the request up to ``step`` and write the call; every mistake is found before a weight is read."""
     from fuseproof.cli.generation import prepare
-    from fuseproof.cli.output_names import check_file_name, check_writable
 
-    check_file_name(output, "--output")
-    check_writable(output.parent, 0, "--output in")
+    check_output(output, inputs_of(options), _is_capture, "captured call")
     job = prepare(options)
     steps = job.requests[0].num_inference_steps
     if step >= steps:
@@ -119,6 +118,24 @@ def captured_call(options: GenerateOptions, site: str, step: int, output: Path) 
         )
     _write(output, catcher.caught)
     return catcher.caught
+
+
+def _is_capture(path: Path) -> bool:
+    from fuseproof.fastpaths.captures import is_capture
+
+    return is_capture(path)
+
+
+def inputs_of(options: GenerateOptions) -> dict[str, list[Path | None]]:
+    """The files that the request reads, by the flag that names them."""
+    single = {name: getattr(options, name) for name in ("prompt_path", "config", "fastpaths_from")}
+    named: dict[str, list[Path | None]] = {
+        f"--{name.replace('_', '-')}": [Path(value).expanduser()] for name, value in single.items() if value
+    }
+    named["--image-path"] = [Path(path).expanduser() for path in options.image_path if "://" not in path]
+    if options.certificate not in ("auto", "off"):
+        named["--certificate"] = [Path(options.certificate).expanduser()]
+    return named
 
 
 def _options(ctx: click.Context, flags: Mapping[str, Any]) -> GenerateOptions:
@@ -214,7 +231,7 @@ def _write(output: Path, call: CapturedCall) -> None:
 
 
 def _document(call: CapturedCall, output: str) -> dict[str, Any]:
-    from fuseproof.fastpaths.verification import shapes_text
+    from fuseproof.fastpaths.call_texts import shapes_text
     from fuseproof.harness.machine.redaction import redact
 
     return {

@@ -15,6 +15,7 @@ from fuseproof.harness.atomic_files import write_text_atomically
 if TYPE_CHECKING:
     import torch
 
+    from fuseproof.fastpaths.certificate_sources import Sources
     from fuseproof.fastpaths.certificates import Certificate
     from fuseproof.fastpaths.user_sites import UserSites
     from fuseproof.fastpaths.verification import Outcome
@@ -27,18 +28,25 @@ def certificate_of(
     device: torch.device,
     seed: int,
     model: str | None,
+    sources_before: Mapping[str, str] | None = None,
 ) -> Certificate:
-    """What the cases, and the keys ``found`` in whole requests, vouch for together."""
-    from fuseproof.fastpaths.certificates import Certificate, place_here, source_hashes
+    """What the cases, and the keys ``found`` in whole requests, vouch for together.
+
+    ``sources_before`` are the sources as they were when checking began: a file that was written since was not checked.
+    """
+    from fuseproof.fastpaths.certificates import Certificate, place_here
     from fuseproof.fastpaths.verification import certified_keys
 
     keys = {site: set(texts) for site, texts in certified_keys(outcomes).items()}
     for site, texts in found.items():
         keys.setdefault(site, set()).update(texts)
+    keys = {site: texts for site, texts in keys.items() if texts and site not in _approximate_sites()}
     kernels = {outcome.operation for outcome in outcomes if outcome.keys}
+    sources = sources_now(own).of_sites(keys)
+    _refuse_changed(sources_before or {}, sources)
     return Certificate(
         place=place_here(device),
-        sources=source_hashes(_source_names(kernels, found, own), [own.path] if own is not None else []),
+        sources=sources,
         keys={site: tuple(sorted(texts)) for site, texts in keys.items()},
         launch_options=_launch_options(kernels),
         cases=tuple(_case(outcome) for outcome in outcomes),
@@ -46,6 +54,28 @@ def certificate_of(
         seed=seed,
         created=datetime.now(UTC).date().isoformat(),
     )
+
+
+def sources_now(own: UserSites | None) -> Sources:
+    """The sources of built-in sites and of one's own, read when they are asked for."""
+    from fuseproof.fastpaths.certificate_sources import Sources
+
+    return Sources([own.path] if own is not None else [])
+
+
+def sources_before(own: UserSites | None) -> dict[str, str]:
+    """What every site that may be certified rests on, read before anything is checked."""
+    names = [*_built_in_sites(), *(site.name for site in (own.sites if own is not None else ()))]
+    return sources_now(own).of_sites(names)
+
+
+def _refuse_changed(before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    for name, sha256 in now.items():
+        if before.get(name, sha256) != sha256:
+            raise FuseproofError(
+                f"{name} was written to while it was checked, so nothing is certified.",
+                next_step="Run `fuseproof fastpaths verify` again.",
+            )
 
 
 def write_certificate(certificate: Certificate, output: str | None, device: torch.device) -> Path:
@@ -67,15 +97,12 @@ def write_certificate(certificate: Certificate, output: str | None, device: torc
 
 def _built_in(certificate: Certificate) -> Certificate:
     """Without sites of one's own, which are those that no family has."""
-    import importlib
-
-    from fuseproof.fastpaths.families import FAMILIES
-
-    sites = {site for module in FAMILIES.values() for site in importlib.import_module(module).SITES}
+    sites = set(_built_in_sites())
+    keys = {site: keys for site, keys in certificate.keys.items() if site in sites}
     return replace(
         certificate,
-        keys={site: keys for site, keys in certificate.keys.items() if site in sites},
-        sources={name: sha256 for name, sha256 in certificate.sources.items() if not name.startswith("own:")},
+        keys=keys,
+        sources={name: certificate.sources[name] for name in sources_now(None).of_sites(keys)},
         cases=tuple(case for case in certificate.cases if case.get("site") in sites),
     )
 
@@ -111,15 +138,22 @@ def _holding(path: Path, device: torch.device) -> Certificate | None:
     return certificate if reject_reason(certificate, place_here(device)) is None else None
 
 
-def _source_names(kernels: Iterable[str], found: Mapping[str, Any], own: UserSites | None) -> list[str]:
-    """Kernel files; for what whole requests verified, the files of the sites too; and the file of one's own."""
-    from fuseproof.fastpaths.certificates import ROOM
+def _built_in_sites() -> list[str]:
+    import importlib
 
-    names = [f"kernels/{kernel}.py" for kernel in kernels if (ROOM / "kernels" / f"{kernel}.py").is_file()]
-    if found:
-        names += [str(path.relative_to(ROOM)) for path in (ROOM / "sites").rglob("*.py")]
-        names += [f"kernels/{path.name}" for path in (ROOM / "kernels").glob("*.py")]
-    return sorted({*names, *([f"own:{own.path.name}"] if own is not None else [])})
+    from fuseproof.fastpaths.families import FAMILIES
+
+    return [site for module in FAMILIES.values() for site in importlib.import_module(module).SITES]
+
+
+def _approximate_sites() -> set[str]:
+    """Sites that no certificate can vouch for, whatever one of their kernels agrees with."""
+    import importlib
+
+    from fuseproof.fastpaths.families import FAMILIES
+    from fuseproof.fastpaths.tiers import approximate_sites
+
+    return {site for module in FAMILIES.values() for site in approximate_sites(importlib.import_module(module))}
 
 
 def _launch_options(kernels: Iterable[str]) -> dict[str, list[dict[str, Any]]]:

@@ -63,6 +63,7 @@ def cases_of_models(
     models: Sequence[str], own: UserSites | None, wanted: Sequence[str], device: torch.device, *, is_interpreted: bool
 ) -> list[Case]:
     """The cases of every model, each distinct call once; only those of ``wanted`` sites or kernels, where any are."""
+    from fuseproof.fastpaths.verification import labelled
     from fuseproof.pipelines.fastpath_workloads import meta_model, planned_cases, small_cases
 
     plan = small_cases if is_interpreted else planned_cases
@@ -71,7 +72,7 @@ def cases_of_models(
         for case in plan(meta_model(name), _sites(own), device):
             cases.setdefault((case.call.site, case.call.layout, case.values), case)
     check_names(wanted, {name for case in cases.values() for name in names_of(case.call)})
-    return [case for case in cases.values() if not wanted or set(wanted) & set(names_of(case.call))]
+    return labelled(case for case in cases.values() if not wanted or set(wanted) & set(names_of(case.call)))
 
 
 def calls_at(shape: tuple[int, int, int], model: str, own: UserSites | None) -> list[SiteCall]:
@@ -99,7 +100,6 @@ def calls_of_models(models: Sequence[str], own: UserSites | None, device: torch.
 def replay_of(path: str, own: UserSites | None, model: str | None) -> Replay:
     """A captured call read from ``path``, tied to the kernel or the site of one's own that it was captured at."""
     from fuseproof.fastpaths.captures import read_capture
-    from fuseproof.fastpaths.families import kernel_module
     from fuseproof.fastpaths.tracing import SiteCall
 
     captured = read_capture(Path(path).expanduser())
@@ -111,24 +111,30 @@ def replay_of(path: str, own: UserSites | None, model: str | None) -> Replay:
         )
     if captured.source.get("kind") == "module" and site is not None:
         return _module_replay(captured, site, model or str(captured.source.get("model")))
-    try:
-        kernel_module(captured.layout.operation)
-    except ImportError as error:
+    if not _is_kernel(captured.layout.operation):
         raise FuseproofError(
-            f"{path} was captured at the kernel {captured.layout.operation!r}, which cannot be loaded here: {error}.",
+            f"{path} was captured at {captured.layout.operation!r}, which is no kernel here.",
             next_step="`fuseproof fastpaths list` shows the kernels.",
-        ) from error
+        )
     return Replay(SiteCall(captured.site, captured.layout, site), captured, None)
 
 
+def _is_kernel(name: str) -> bool:
+    """Whether the guide knows a kernel of that name; a name from a file is never imported before it is known."""
+    from fuseproof.cli.fastpaths_guide import read_guide
+
+    contract = read_guide().contracts.get(name)
+    return contract is not None and contract.is_kernel
+
+
 def check_names(wanted: Iterable[str], known: Iterable[str]) -> None:
-    """Whether every name of ``--site`` is one; a :class:`UsageError` lists those there are."""
+    """Whether the chosen models call every name of ``--site``; a :class:`UsageError` lists those that they call."""
     names = sorted(set(known))
     for name in wanted:
         if name not in names:
             raise UsageError(
-                f"--site {name!r} has no kernel that could be run by itself; {', '.join(names)} have.",
-                next_step="`fuseproof fastpaths explain NAME` says how other sites are checked.",
+                f"--site {name!r} is called by none of the chosen models; {', '.join(names)} are.",
+                next_step="Drop --model or --shape, or choose one of these.",
             )
 
 

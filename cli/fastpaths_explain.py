@@ -31,8 +31,8 @@ TEXT_WIDTH = 104
 def explain(name: str, as_json: bool) -> None:
     """Explain the fast path NAME, a site or a kernel.
 
-    Formula, shapes, roundings, what it replaces, when it declines, how it is validated and measured, and what to check
-    first when a trace does not show it. `fuseproof fastpaths list` shows the names. Loads no torch.
+    Parameters, formula, shapes, roundings, what it replaces, when it declines, how it is validated and measured, and
+    what to check first when a trace does not show it. `fuseproof fastpaths list` shows the names. Loads no torch.
     """
     guide = read_guide()
     contracts = guide.explaining(name)
@@ -60,6 +60,8 @@ def as_document(name: str, guide: Guide) -> dict[str, Any]:
                 "models": list(guide.classes_of(site)),
                 "title": plain_text(contract.title),
                 **labelled,
+                "parameters": list(contract.parameters),
+                "buffers": list(contract.buffers),
                 "site": site,
                 "on_decline": on_decline(contract),
                 "validation": validation(contract, site),
@@ -71,25 +73,36 @@ def as_document(name: str, guide: Guide) -> dict[str, Any]:
 
 def on_decline(contract: Contract) -> str:
     """What happens where it cannot run, or does not agree."""
-    return f"{ON_DECLINE} {ON_REJECTION}" if "Exact" in contract.paragraphs else ON_DECLINE
+    return f"{ON_DECLINE} {ON_REJECTION}" if contract.quality == "lossless" else ON_DECLINE
 
 
 def validation(contract: Contract, site: str) -> str:
     """How its bits are checked."""
     tests = "/".join(("tests", *contract.file.split("/")[:2]))
-    if "Site" in contract.paragraphs:
-        return f"its gate, in every request; `fuseproof generate --fastpaths {site} --verify-every-step`; {tests}"
-    if "Exact" not in contract.paragraphs:
-        return f"its deviation from eager, measured at first sight and shown in the report; {tests}"
-    return f"`fuseproof fastpaths verify --site {site}`; {tests}"
+    if contract.is_kernel:
+        interpreted = "on a machine without a card, TRITON_INTERPRET=1 runs it on a few elements"
+        return f"`fuseproof fastpaths verify --site {contract.name}` ({interpreted}); {tests}"
+    if contract.quality == "lossless":
+        return f"its gate, in every request; `fuseproof generate --fastpaths {site} --verify-every-step …`; {tests}"
+    how = f"`fuseproof generate --fastpaths {site} --quality {contract.quality} …`"
+    return f"its deviation from eager, measured at first sight and shown in the report; {how}; {tests}"
 
 
 def microbenchmark(contract: Contract, site: str) -> str:
     """How its time is measured."""
-    if "Site" in contract.paragraphs or "Exact" not in contract.paragraphs:
-        arms = f'--baseline "--fastpaths off" --candidate "--fastpaths {site}"'
-        return f"it has no kernel of its own; `fuseproof abba {arms}`"
-    return f"`fuseproof fastpaths bench --site {site}`"
+    if contract.is_kernel:
+        return f"`fuseproof fastpaths bench --site {contract.name}`"
+    candidate = f"--fastpaths {site}"
+    if contract.quality != "lossless":
+        candidate += f" --quality {contract.quality}"
+    arms = f'--baseline "--fastpaths off" --candidate "{candidate}" --flags "--prompt …"'
+    return f"it has no kernel of its own; `fuseproof abba {arms}`"
+
+
+def parameters_text(contract: Contract) -> str:
+    """A kernel's parameters as a call passes them; the buffers after the star by keyword."""
+    buffers = ("*", *contract.buffers) if contract.buffers else ()
+    return f"{contract.name}({', '.join((*contract.parameters, *buffers))})"
 
 
 def site_asked_for(contract: Contract, name: str, guide: Guide) -> str:
@@ -101,14 +114,17 @@ def _lines(contract: Contract, site: str, guide: Guide) -> Iterator[str]:
     classes = ", ".join(guide.classes_of(site))
     yield f"{contract.name}  {plain_text(contract.title)}"
     yield from _paragraph("file", contract.file)
-    yield from _paragraph("site", f"{site} ({contract.quality}{f'; {classes}' if classes else ''})")
+    quality = guide.quality_of(site) if site in guide.sites else contract.quality
+    yield from _paragraph("site", f"{site} ({quality}{f'; {classes}' if classes else ''})")
+    if contract.is_kernel:
+        yield from _paragraph("parameters", parameters_text(contract))
     for label, text in contract.paragraphs.items():
         if label not in ("Site", "Check first", "Source"):
             yield from _paragraph(label.lower(), plain_text(text))
     yield from _paragraph("on decline", on_decline(contract))
     yield from _paragraph("validation", validation(contract, site))
     yield from _paragraph("microbenchmark", microbenchmark(contract, site))
-    yield from _paragraph("workflow rule", sentence(plain_text(contract.paragraphs.get("Check first", ""))))
+    yield from _paragraph("check first", sentence(plain_text(contract.paragraphs.get("Check first", ""))))
     yield from _paragraph("source", plain_text(contract.paragraphs.get("Source", "")))
 
 

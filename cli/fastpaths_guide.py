@@ -24,7 +24,14 @@ REQUIRED = ("Formula", "Shapes", "Rounds", "Replaces", "Declines", "Bytes", "Che
 _LABEL = re.compile(rf"^({'|'.join(LABELS)}):\s*(.*)$")
 _QUALITY = re.compile(r"quality ``(extra-high|high)``")
 ROOM = Path(fuseproof.__file__).parent / "fastpaths"
-FAMILY_CONSTANTS = ("CLASS_NAME", "COMPONENT", "KERNELS_OF_SITE", "APPROXIMATE_SITES", "LOOP_OPERATIONS", "REQUIRES")
+FAMILY_CONSTANTS = (
+    "CLASS_NAME",
+    "COMPONENT",
+    "KERNELS_OF_SITE",
+    "APPROXIMATE_SITES",
+    "LOOP_OPERATIONS",
+    "HELPER_KERNELS",
+)
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,10 @@ class Contract:
     file: str
     introduction: str
     paragraphs: Mapping[str, str]
+    parameters: tuple[str, ...] = ()
+    """Of a kernel's ``reference``, and so of ``fused``: what a call passes by position."""
+    buffers: tuple[str, ...] = ()
+    """What ``fused`` takes besides, by keyword: memory that it may write its results into."""
 
     @property
     def title(self) -> str:
@@ -45,6 +56,11 @@ class Contract:
     def folder(self) -> str:
         """The name of the folder that the file lies in."""
         return Path(self.file).parent.name
+
+    @property
+    def is_kernel(self) -> bool:
+        """Whether it is a Triton kernel's: neither a rewrite of modules nor a product of the library's."""
+        return self.folder == "kernels"
 
     @property
     def quality(self) -> str:
@@ -62,6 +78,7 @@ class FamilySites:
     kernels: Mapping[str, tuple[str, ...]]
     approximate: Mapping[str, str]
     folder: str
+    helpers: Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -75,22 +92,47 @@ class Guide:
     def explaining(self, name: str) -> tuple[Contract, ...]:
         """The contracts of a site or kernel; :class:`UsageError` lists the names that exist."""
         if name in self.sites:
-            return tuple(self.contracts[contract] for contract in self.sites[name])
+            return tuple(self.contracts[one] for one in dict.fromkeys((*self.sites[name], *self.kernels_of(name))))
         if name in self.contracts:
             return (self.contracts[name],)
         names = sorted({*self.sites, *self.contracts})
-        close = difflib.get_close_matches(name, names, n=1)
+        close = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
         raise UsageError(
             f"there is no fast path {name!r}; there are {', '.join(names)}.",
-            next_step=f"fuseproof fastpaths explain {close[0] if close else names[0]}",
+            next_step=f"fuseproof fastpaths explain {close[0]}",
         )
+
+    def kernels_of(self, site: str) -> tuple[str, ...]:
+        """The Triton kernels (``fastpaths/kernels/<name>.py``) that ``site`` runs."""
+        names = dict.fromkeys(
+            (*self.sites.get(site, ()), *(name for f in self.families for name in f.helpers.get(site, ())))
+        )
+        return tuple(name for name in names if name in self.contracts and self.contracts[name].is_kernel)
+
+    def names_with_kernels(self) -> tuple[str, ...]:
+        """What ``verify --site`` and ``bench --site`` take: kernels, and sites that run any."""
+        kernels = [name for name, contract in self.contracts.items() if contract.is_kernel]
+        return tuple(dict.fromkeys([*(site for site in self.sites if self.kernels_of(site)), *kernels]))
+
+    def checked_by(self, site: str) -> str:
+        """The command that checks a site which has no kernel of its own."""
+        quality = self.quality_of(site)
+        if quality == "lossless":
+            return f"fuseproof generate --fastpaths {site} --verify-every-step --prompt …"
+        return f"fuseproof generate --fastpaths {site} --quality {quality} --prompt …"
 
     def site_of(self, contract: str) -> str:
         """The site that runs a kernel; the contract's own name where it is no family's kernel."""
-        return next((site for site, names in self.sites.items() if contract in names), contract)
+        of_helpers = {
+            name: site for family in self.families for site, names in family.helpers.items() for name in names
+        }
+        found = (site for site, names in self.sites.items() if contract in names)
+        return next(found, of_helpers.get(contract, contract))
 
     def quality_of(self, site: str) -> str:
         """What a request must permit for the site to run."""
+        if site not in self.sites:
+            return self.contracts[site].quality
         said = [family.approximate[site] for family in self.families if site in family.approximate]
         return said[0] if said else self.contracts[self.sites[site][0]].quality
 
@@ -116,7 +158,7 @@ def read_guide(room: Path = ROOM) -> Guide:
     for path in sorted(room.rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         file = f"fastpaths/{path.relative_to(room).as_posix()}"
-        contract = _contract(path.stem, file, ast.get_docstring(tree) or "")
+        contract = _contract(path.stem, file, tree)
         if contract is not None:
             contracts[contract.name] = contract
             for site in _names(contract.paragraphs.get("Site", "")):
@@ -133,8 +175,9 @@ def read_guide(room: Path = ROOM) -> Guide:
 
 
 def plain_text(paragraph: str) -> str:
-    """Without the docstring's double backquotes and roles."""
-    return re.sub(r":\w+:`([^`]*)`", r"\1", paragraph).replace("``", "")
+    """Without the docstring's double backquotes, roles, and asterisks around a stressed word."""
+    text = re.sub(r":\w+:`([^`]*)`", r"\1", paragraph).replace("``", "")
+    return re.sub(r"(?<![\w*])\*(\w+)\*(?![\w*])", r"\1", text)
 
 
 def markdown(paragraph: str) -> str:
@@ -142,7 +185,8 @@ def markdown(paragraph: str) -> str:
     return re.sub(r":\w+:`([^`]*)`", r"`\1`", paragraph).replace("``", "`")
 
 
-def _contract(stem: str, file: str, docstring: str) -> Contract | None:
+def _contract(stem: str, file: str, tree: ast.Module) -> Contract | None:
+    docstring = ast.get_docstring(tree) or ""
     introduction: list[str] = []
     paragraphs: dict[str, list[str]] = {}
     current = introduction
@@ -157,7 +201,22 @@ def _contract(stem: str, file: str, docstring: str) -> Contract | None:
         return None
     joined = {label: _joined(lines) for label, lines in paragraphs.items()}
     name = stem if "Site" not in joined or len(_names(joined["Site"])) > 1 else joined["Site"]
-    return Contract(name, file, "\n".join(introduction).strip(), joined)
+    given, taken = (_parameters(tree, function) for function in ("reference", "fused"))
+    buffers = tuple(one for one in taken if one not in given) if given else ()
+    return Contract(name, file, "\n".join(introduction).strip(), joined, given, buffers)
+
+
+def _parameters(tree: ast.Module, function: str) -> tuple[str, ...]:
+    """Name, type and default of each parameter of a function of the file; none where it has no such function."""
+    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function]
+    if not found:
+        return ()
+    arguments = found[0].args
+    defaults = [None] * (len(arguments.args) - len(arguments.defaults)) + [*arguments.defaults]
+    return tuple(
+        ast.unparse(argument).replace("torch.", "") + (f" = {ast.unparse(default)}" if default is not None else "")
+        for argument, default in zip(arguments.args, defaults, strict=True)
+    )
 
 
 def _joined(lines: list[str]) -> str:
@@ -185,6 +244,7 @@ def _family(tree: ast.Module, folder: str) -> FamilySites | None:
         kernels,
         constants.get("APPROXIMATE_SITES", {}),
         folder,
+        {site: tuple(names) for site, names in constants.get("HELPER_KERNELS", {}).items()},
     )
 
 

@@ -6,7 +6,7 @@ import json
 
 import click
 
-from fuseproof.cli.fastpaths_coverage import coverage, coverage_lines
+from fuseproof.cli.fastpaths_coverage import coverage, grouped, shared_coverage_lines
 from fuseproof.cli.options import json_option
 
 SCHEMA = "fuseproof.fastpaths-list/1"
@@ -34,8 +34,8 @@ def list_sites(models: tuple[str, ...], fastpaths_from: str | None, as_json: boo
     if as_json:
         click.echo(json.dumps({"schema": SCHEMA, "models": found}, indent=2, allow_nan=False))
         return
-    for index, model in enumerate(found):
+    for index, group in enumerate(grouped(found)):
         if index:
             click.echo()
-        for line in coverage_lines(model):
+        for line in shared_coverage_lines(group):
             click.echo(line)

@@ -12,15 +12,18 @@ import click
 
 from fuseproof.cli import exit_codes
 from fuseproof.cli.fastpaths_checks import (
-    INTERPRETED,
     asks_for_interpreter,
     card,
     cases_of_models,
     load_own,
     replay_of,
 )
+from fuseproof.cli.fastpaths_names import check_site_names
+from fuseproof.cli.fastpaths_output import check_output
+from fuseproof.cli.fastpaths_rows import VerifyRows
 from fuseproof.cli.option_fields import WholeNumber
 from fuseproof.cli.options import json_option
+from fuseproof.cli.output_names import check_file_name
 from fuseproof.errors import UsageError
 
 if TYPE_CHECKING:
@@ -70,25 +73,51 @@ def verify(
     is_interpreted = asks_for_interpreter()
     _refuse_useless(output, captured, sites, is_interpreted)
     own = load_own(fastpaths_from)
+    check_site_names(sites, own)
+    if output is not None:
+        check_output(Path(output).expanduser(), _inputs(fastpaths_from), _is_certificate, "certificate")
     device = _device(is_interpreted)
+    before = {} if captured is not None or is_interpreted else _sources_before(own, output, device)
+    rows = VerifyRows(is_interpreted=is_interpreted, speaks=not as_json)
+    found: dict[str, frozenset[str]] = {}
+    rejected: dict[str, str] = {}
     if captured is not None:
-        outcomes = [_replayed(captured, own, model, device, is_interpreted)]
-        found: dict[str, frozenset[str]] = {}
-        rejected: dict[str, str] = {}
+        rows.add(_replayed(captured, own, model, device, is_interpreted))
     else:
-        outcomes = _checked(model, own, sites, device, seed, is_interpreted)
+        _check(rows, model, own, sites, device, seed, is_interpreted)
         found, rejected = _requested(model, own, sites, fastpaths_from, is_interpreted)
-    has_failed = bool(rejected) or any(outcome.state == "differs" for outcome in outcomes)
+    rows.end()
+    has_failed = bool(rejected) or any(outcome.state == "differs" for outcome in rows.outcomes)
     path = None
     if captured is None and not is_interpreted:
-        path = _certify(outcomes, found, rejected, own, device, seed, output, model, has_failed=has_failed)
-    document = _document(outcomes, found, rejected, path, is_interpreted=is_interpreted)
+        path = _certify(rows.outcomes, found, rejected, own, device, seed, output, model, before, has_failed=has_failed)
+    document = _document(rows.outcomes, found, rejected, path, is_interpreted=is_interpreted)
     if as_json:
         click.echo(json.dumps(document, indent=2, allow_nan=False))
     else:
-        for line in _lines(outcomes, document):
+        for line in _closing_lines(document):
             click.echo(line)
     return exit_codes.FAILED if has_failed else exit_codes.DONE
+
+
+def _inputs(fastpaths_from: str | None) -> dict[str, list[Path | None]]:
+    return {"--fastpaths-from": [None if fastpaths_from is None else Path(fastpaths_from).expanduser()]}
+
+
+def _is_certificate(path: Path) -> bool:
+    from fuseproof.fastpaths.certificates import is_certificate
+
+    return is_certificate(path)
+
+
+def _sources_before(own: UserSites | None, output: str | None, device: torch.device) -> dict[str, str]:
+    """What the certificate will rest on, as it is now; and the place that it will have is looked at before the work."""
+    from fuseproof.cli.fastpaths_certificate import own_path, sources_before
+    from fuseproof.harness.atomic_files import regular_target
+
+    if output is None:
+        regular_target(own_path(device))
+    return sources_before(own)
 
 
 def _refuse_useless(output: str | None, captured: str | None, sites: Sequence[str], is_interpreted: bool) -> None:
@@ -101,6 +130,8 @@ def _refuse_useless(output: str | None, captured: str | None, sites: Sequence[st
         raise UsageError(
             "--from replays one captured call, so --output and --site have no effect.", next_step="Drop them."
         )
+    if output is not None:
+        check_file_name(Path(output).expanduser(), "--output")
 
 
 def _device(is_interpreted: bool) -> torch.device:
@@ -111,22 +142,26 @@ def _device(is_interpreted: bool) -> torch.device:
     return torch.device("cpu")
 
 
-def _checked(
+def _check(
+    rows: VerifyRows,
     model: str | None,
     own: UserSites | None,
     sites: Sequence[str],
     device: torch.device,
     seed: int,
     is_interpreted: bool,
-) -> list[Outcome]:
+) -> None:
+    """Run every case; ``rows`` hears of each outcome at once."""
     from fuseproof.fastpaths.interpreter_rounding import exact_rounding
     from fuseproof.fastpaths.verification import check
     from fuseproof.pipelines.families import FAMILIES
 
     cases = cases_of_models((model,) if model else tuple(FAMILIES), own, sites, device, is_interpreted=is_interpreted)
     click.echo(f"fuseproof: {len(cases)} cases on {device}", err=True)
+    rows.expect(len(cases))
     with exact_rounding() if is_interpreted else nullcontext():
-        return [check(case, device, seed) for case in cases]
+        for case in cases:
+            rows.add(check(case, device, seed))
 
 
 def _replayed(
@@ -138,7 +173,7 @@ def _replayed(
     replay = replay_of(captured, own, model)
     with exact_rounding() if is_interpreted else nullcontext():
         outcome: Outcome = check_call(
-            replay.call, device, replay.captured.filler(), "captured", "captured", replay.module
+            replay.call, device, replay.captured.filler(), "captured", "captured", replay.module, is_replay=True
         )
     return outcome
 
@@ -163,6 +198,7 @@ def _certify(
     seed: int,
     output: str | None,
     model: str | None,
+    before: Mapping[str, str],
     *,
     has_failed: bool,
 ) -> Path | None:
@@ -172,7 +208,7 @@ def _certify(
         failed = {outcome.site for outcome in outcomes if outcome.state == "differs"} | set(rejected)
         withdraw(failed, device)
         return None
-    certificate = certificate_of(outcomes, found, own, device, seed, model)
+    certificate = certificate_of(outcomes, found, own, device, seed, model, before)
     return write_certificate(certificate, output, device)
 
 
@@ -215,10 +251,7 @@ def _document(
     }
 
 
-def _lines(outcomes: Sequence[Outcome], document: Mapping[str, Any]) -> Iterator[str]:
-    if document["interpreted"]:
-        yield INTERPRETED
-    yield from _table(outcomes)
+def _closing_lines(document: Mapping[str, Any]) -> Iterator[str]:
     for site, number in document["requests"]["verified_keys"].items():
         yield f"  {site}: {number} key(s) verified in requests"
     for site, reason in document["requests"]["rejected"].items():
@@ -229,17 +262,3 @@ def _lines(outcomes: Sequence[Outcome], document: Mapping[str, Any]) -> Iterator
         yield f"certificate {document['certificate']}"
     elif document["summary"]["differs"] or document["requests"]["rejected"]:
         yield "no certificate: it would vouch for bits that differ"
-
-
-def _table(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """One line a kernel and workload; a line more for every case that is not equal."""
-    groups: dict[tuple[str, str, str, str], list[Outcome]] = {}
-    for outcome in outcomes:
-        groups.setdefault((outcome.site, outcome.operation, outcome.workload, outcome.shapes), []).append(outcome)
-    for (site, operation, workload, shapes), members in groups.items():
-        equal = sum(member.state == "equal" for member in members)
-        name = operation if operation == site else f"{site} ({operation})"
-        yield f"{equal:>2}/{len(members):<2} equal  {name:<54}  {workload:<24}  {shapes}"
-        for member in members:
-            if member.state != "equal":
-                yield f"       {member.state}: {member.values}: {member.reason}"

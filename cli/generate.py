@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,11 @@ import click
 from fuseproof.cli.config_file import merge_config
 from fuseproof.cli.earlier_dump import earlier_dump_set_aside
 from fuseproof.cli.generate_options import EXCLUSIVE_GROUPS, GenerateOptions
+from fuseproof.cli.generate_summary import summary
 from fuseproof.cli.hash_seed import restart_with_fixed_hash_seed
 from fuseproof.cli.option_fields import click_options
 from fuseproof.cli.options import json_option
-from fuseproof.cli.termination import sigterm_raises
-from fuseproof.errors import InvalidMeasurementError
+from fuseproof.errors import FuseproofError, InvalidMeasurementError
 
 ARGUMENTS = "fuseproof.generate.arguments"
 
@@ -36,7 +37,7 @@ class RememberingCommand(click.Command):
 @json_option("Print the perf dump on stdout instead of text.")
 @click.pass_context
 def generate(ctx: click.Context, /, **flags: Any) -> int:
-    """Generate images from text, and record how long each part took and what came out.
+    """Generate images from text, or edit one, and record how long each part took and what came out.
 
     Flags carry sglang-diffusion's names; booleans take --flag, --flag=true and --flag false. At the default quality the
     image is bit-identical to the one of --backend diffusers on the same machine.
@@ -44,16 +45,14 @@ def generate(ctx: click.Context, /, **flags: Any) -> int:
     \b
     fuseproof generate --prompt "a red panda" --seed 42 --perf-dump-path perf.json
     """
-    with sigterm_raises():
-        options = options_of(ctx, flags)
-        restart_with_fixed_hash_seed("generate", ctx.meta[ARGUMENTS])
-        dump = _generate(options)
+    options = options_of(ctx, flags)
+    restart_with_fixed_hash_seed("generate", ctx.meta[ARGUMENTS])
+    dump = _generate(options)
     if options.as_json:
         click.echo(json.dumps(dump, indent=2, allow_nan=False))
     else:
         click.echo(summary(dump))
-    _refuse_missing_graphs(dump)
-    _refuse_missing_fastpaths(dump)
+    _refuse_what_is_wrong(dump)
     return 0
 
 
@@ -62,65 +61,30 @@ def options_of(ctx: click.Context, flags: Mapping[str, Any]) -> GenerateOptions:
     return GenerateOptions(**merge_config(ctx, flags, flags["config"], EXCLUSIVE_GROUPS))
 
 
-def summary(dump: dict[str, Any]) -> str:
-    """Times, raw hashes and fast paths, one line each (one hash line per image)."""
-    timers = dump["timers"]
-    denoise = "n/a" if timers["denoise_ms"] is None else f"{timers['denoise_ms'] / 1e3:.3f} s"
-    apart = ", ".join(
-        f"{name} {timers[key] / 1e3:.3f} s"
-        for name, key in (("load", "load_ms"), ("warm-up", "warmup_ms"), ("compile", "compile_ms"))
-        if timers[key]
-    )
-    worker, client = timers["worker_ms"] / 1e3, timers["client_ms"] / 1e3
-    lines = [
-        f"worker {worker:.3f} s, denoise {denoise}, client {client:.3f} s" + (f" (apart: {apart})" if apart else "")
-    ]
-    lines += [f"raw sha256 {output['raw_sha256']}" for output in dump["outputs"]]
-    lines.append(fastpaths_line(dump["fastpaths"]))
-    return "\n".join([*lines, graphs_line(dump["graphs"])] if dump["graphs"].get("captured") else lines)
+def _refuse_what_is_wrong(dump: dict[str, Any]) -> None:
+    """The dump and the pictures stand; what they may not be taken for is an error: a failed check before the rest."""
+    from fuseproof.cli.fastpath_choices import NEXT_STEP
+    from fuseproof.cli.generate_record import failed_check, missing_fastpaths, missing_graphs
 
-
-def fastpaths_line(fastpaths: dict[str, Any]) -> str:
-    """Which sites ran fused, which did not and why; sites that nobody asked for are left out."""
-    told = []
-    for name, site in (fastpaths.get("sites") or {}).items():
-        if site["state"] == "off":
-            continue
-        calls = f" {site['calls_fused']} calls" if site["state"] in ("fused", "certified") else ""
-        reason = f" ({site['reason']})" if site.get("reason") else ""
-        told.append(f"{name} {site['state']}{calls}{reason}")
-    return f"fast paths {fastpaths['requested']}: {', '.join(told) or 'none mounted'}"
-
-
-def graphs_line(graphs: dict[str, Any]) -> str:
-    """How many CUDA graphs were captured, and how the timed calls were answered."""
-    told = ", ".join(f"{graphs[name]} {name}" for name in ("captured", "replayed", "missed", "unsupported"))
-    return f"CUDA graphs: {told}"
-
-
-def _refuse_missing_graphs(dump: dict[str, Any]) -> None:
-    """The dump and the pictures stand, the bits are right; what was asked for was not measured."""
-    from fuseproof.cli.generation import missing_graphs
-
+    failed = failed_check(dump)
+    if failed:
+        raise FuseproofError(
+            failed, next_step="Mend the site, or leave it out of --fastpaths; the dump holds the whole report."
+        )
     missing = missing_graphs(dump)
     if missing:
         raise InvalidMeasurementError(
             missing,
             next_step="The pictures are right and the dump is written, but its times are not those of CUDA graphs.",
         )
-
-
-def _refuse_missing_fastpaths(dump: dict[str, Any]) -> None:
-    from fuseproof.cli.fastpath_choices import NEXT_STEP
-    from fuseproof.cli.generation import missing_fastpaths
-
     missing = missing_fastpaths(dump)
     if missing:
         raise InvalidMeasurementError(missing, next_step=NEXT_STEP)
 
 
 def _generate(options: GenerateOptions) -> dict[str, Any]:
-    from fuseproof.cli.generation import check_destinations, execute, prepare
+    from fuseproof.cli.generate_destinations import check_destinations
+    from fuseproof.cli.generation import execute, prepare
     from fuseproof.cli.progress import stage_progress
     from fuseproof.harness.perf.dump import write_perf_dump
 
@@ -136,7 +100,9 @@ def _generate(options: GenerateOptions) -> dict[str, Any]:
                 dump = execute(job, observer, saved.append)
             if dump_path is not None:
                 write_perf_dump(dump_path, dump)
-        except BaseException:
+        except BaseException as error:
+            if options.log_level == "debug" and isinstance(error, FuseproofError) and error.__cause__ is not None:
+                click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
             with contextlib.suppress(OSError):  # a stdout that is full or gone must not hide why the run failed
                 _say_saved(options, saved)
             raise

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import click
 
 from fuseproof.cli import generate_rules
-from fuseproof.cli.option_fields import FiniteNumber, Name, flag, switch, whole
+from fuseproof.cli.option_fields import FiniteNumber, Name, PathText, flag, switch, whole
 
 DEFAULT_MODEL = "embedded:longcat-image"
 LARGEST_SEED = 2**64 - 1
@@ -105,12 +105,13 @@ class GenerateOptions:
         "--prompt", multiple=True, description="What to draw; repeat it for several requests, run one by one."
     )
     prompt_path: str | None = flag(
-        "--prompt-path", description="UTF-8 file with one prompt per line; blank lines are skipped."
+        "--prompt-path", type=PathText(), description="UTF-8 file with one prompt per line; blank lines are skipped."
     )
     negative_prompt: str | None = flag("--negative-prompt", description="What to steer away from.")
     image_path: tuple[str, ...] = flag(
         "--image-path",
         "--image-paths",
+        type=PathText(),
         multiple=True,
         description="Image to edit, a file or an http(s) URL; the canvas follows its aspect (docs/image-inputs.md).",
     )
@@ -167,18 +168,23 @@ class GenerateOptions:
     )
     fastpaths_from: str | None = flag(
         "--fastpaths-from",
+        type=PathText(),
         metavar="FILE",
         description="Python file with fast paths of your own, SITES = [UserSite(...)], mounted with the built-in ones.",
     )
     require_fastpaths: bool = switch(
-        "--require-fastpaths", description="Exit with 6 unless every requested fast path ran; the message says why not."
+        "--require-fastpaths",
+        description="Exit with 6 unless every requested fast path ran with eager's bits; the message says which did "
+        "not, and why. With auto, one that has nothing to do in the request does not count; one that is named does.",
     )
     verify_every_step: bool = switch(
         "--verify-every-step",
-        description="Run fused and eager side by side at every call of every step: a check, whose times mean nothing.",
+        description="Run fused and eager side by side at every call of every step: a check, whose times mean nothing. "
+        "Exit with 1 where the bits differ.",
     )
     certificate: str = flag(
         "--certificate",
+        type=PathText(),
         default="auto",
         metavar="[auto|off|FILE]",
         description="Skip the first-sight check for what `fuseproof fastpaths verify` has checked; auto takes this "
@@ -243,11 +249,15 @@ class GenerateOptions:
     no_save_output: bool | None = switch(
         "--no-save-output", default=None, description="Measure and hash, write no PNG."
     )
-    output_path: str | None = flag("--output-path", metavar="DIR", description="Output folder. [default: outputs]")
+    output_path: str | None = flag(
+        "--output-path", type=PathText(), metavar="DIR", description="Output folder. [default: outputs]"
+    )
     output_file_name: str | None = flag(
         "--output-file-name", description="File name in that folder. [default: from the prompt, the time and a hash]"
     )
-    output_file_path: str | None = flag("--output-file-path", description="Folder and file name at once.")
+    output_file_path: str | None = flag(
+        "--output-file-path", type=PathText(), description="Folder and file name at once."
+    )
     output_quality: str | None = flag(
         "--output-quality",
         type=Name("default", "maximum", "high", "medium", "low"),
@@ -262,10 +272,17 @@ class GenerateOptions:
         "--num-profiled-timesteps", minimum=1, description="Profiling (not in this release: refused)."
     )
     perf_dump_path: str | None = flag(
-        "--perf-dump-path", metavar="FILE", description="Write timings and hashes as JSON."
+        "--perf-dump-path", type=PathText(), metavar="FILE", description="Write timings and hashes as JSON."
+    )
+    keep_raw: bool = switch(
+        "--keep-raw",
+        description="Keep each decoded array, from before the uint8 conversion, as raw/NAME.npy beside the perf dump.",
     )
     config: str | None = flag(
-        "--config", metavar="FILE", description="TOML, YAML or JSON with any of these flags; the command line wins."
+        "--config",
+        type=PathText(),
+        metavar="FILE",
+        description="TOML, YAML or JSON with any of these flags; the command line wins.",
     )
     log_level: str = flag(
         "--log-level",

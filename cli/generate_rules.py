@@ -6,6 +6,7 @@ import re
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Literal
 
+from fuseproof.cli import fastpath_rules, raw_arrays
 from fuseproof.cli.option_fields import flag_name
 from fuseproof.errors import UsageError
 
@@ -26,18 +27,28 @@ PROFILE_FLAGS = ("profile", "profile_all_stages", "num_profiled_timesteps")
 OTHER_FORMATS = frozenset({".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".mp4", ".webm", ".mov"})
 
 
+NAMED_PATHS = {
+    "fastpaths_from": "a Python file",
+    "perf_dump_path": "a JSON file to write",
+    "output_path": "a folder",
+    "config": "a file of flags",
+}
+"""What a flag must name that may not be blank, besides those whose rules say more."""
+
+
 def check(options: GenerateOptions) -> None:
     """Raise :class:`UsageError` for the first rule that the flags break."""
     _check_unreleased(options)
+    _check_named_paths(options)
     _check_load_format(options)
     _check_model_id(options)
     _check_prompts(options)
     _check_device(options)
-    _check_fastpaths(options)
-    _check_fastpath_checks(options)
+    fastpath_rules.check(options)
     _check_warmup(options)
     _check_graphs(options)
     _check_output(options)
+    raw_arrays.check_rules(options)
     check_prompt_count(options, len(options.prompt))
 
 
@@ -95,6 +106,13 @@ def _check_unreleased(options: GenerateOptions) -> None:
         )
 
 
+def _check_named_paths(options: GenerateOptions) -> None:
+    for name, what in NAMED_PATHS.items():
+        value = getattr(options, name)
+        if value is not None and not value.strip():
+            raise UsageError(f"{flag_name(name)} is {value!r}; it must name {what}.", next_step="Name it, or drop it.")
+
+
 def _check_load_format(options: GenerateOptions) -> None:
     if options.load_format != "dummy":
         return
@@ -142,9 +160,10 @@ def _check_prompts(options: GenerateOptions) -> None:
     for prompt in options.prompt:
         if not prompt.strip():
             raise UsageError(f"--prompt is {prompt!r}, which holds no text.", next_step="Describe the image.")
-    for text in (*options.prompt, options.negative_prompt or ""):
-        if not _is_unicode(text):
-            raise UsageError("a prompt is not valid UTF-8.", next_step="Pass it with --prompt-path from a UTF-8 file.")
+    if not all(map(_is_unicode, options.prompt)):
+        raise UsageError("a prompt is not valid UTF-8.", next_step="Pass it with --prompt-path from a UTF-8 file.")
+    if not _is_unicode(options.negative_prompt or ""):
+        raise UsageError("the negative prompt is not valid UTF-8.", next_step="Pass --negative-prompt in UTF-8.")
 
 
 def _check_device(options: GenerateOptions) -> None:
@@ -157,42 +176,6 @@ def _check_device(options: GenerateOptions) -> None:
         raise UsageError(
             "--generator-device cuda needs a CUDA device, but --device is cpu.", next_step="Use --generator-device cpu."
         )
-
-
-def _check_fastpaths(options: GenerateOptions) -> None:
-    names = ("auto" if options.fastpaths is None else options.fastpaths).split(",")
-    is_list = "auto" not in names and "off" not in names
-    if not all(re.fullmatch(r"[a-z0-9_-]+", name) for name in names) or (len(names) > 1 and not is_list):
-        raise UsageError(
-            f"--fastpaths is {options.fastpaths!r}; it must be auto, off, or names separated by commas.",
-            next_step="The perf dump of an --fastpaths auto run lists the names.",
-        )
-
-
-def _check_fastpath_checks(options: GenerateOptions) -> None:
-    """What verifies fast paths, or insists on them, needs something to verify."""
-    names_file = options.certificate not in ("auto", "off")
-    forbidden = (
-        ("--verify-every-step", options.verify_every_step, "--enable-breakable-cuda-graph",
-         options.enable_breakable_cuda_graph, "a replayed graph makes no calls that could be checked"),
-        ("--verify-every-step", options.verify_every_step, "--enable-torch-compile",
-         options.enable_torch_compile, "compiled blocks make no calls that could be checked"),
-        ("--verify-every-step", options.verify_every_step, "--gate off",
-         options.gate == "off", "one checks every call and the other none"),
-        ("--verify-every-step", options.verify_every_step, "--certificate FILE",
-         names_file, "one checks every call and the other skips the first check"),
-        ("--certificate FILE", names_file, f"--gate {options.gate}",
-         options.gate != "enforce", "that gate does not skip anything"),
-        ("--require-fastpaths", options.require_fastpaths, "--fastpaths off",
-         options.effective_fastpaths == "off", "nothing is mounted that could run"),
-        ("--fastpaths-from", options.fastpaths_from is not None, "--fastpaths off",
-         options.effective_fastpaths == "off", "nothing is mounted"),
-    )  # fmt: skip
-    for flag, is_given, other, is_other_given, why in forbidden:
-        if is_given and is_other_given:
-            raise UsageError(f"{flag} and {other} cannot be combined: {why}.", next_step="Drop one of them.")
-    if not options.certificate.strip():
-        raise UsageError(f"--certificate is {options.certificate!r}; it must be auto, off, or a file.")
 
 
 def _check_warmup(options: GenerateOptions) -> None:

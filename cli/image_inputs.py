@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 import struct
-import time
-import urllib.error
-import urllib.request
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
+from fuseproof.cli.image_fetch import fetch
 from fuseproof.errors import FuseproofError, UsageError
+from fuseproof.pipelines.conditioning import IMAGE_FORMATS
+from fuseproof.pipelines.regular_files import open_regular
 
 LARGEST_IMAGE_BYTES = 64 * 1024 * 1024
 LARGEST_IMAGE_PIXELS = 64_000_000
-SILENCE_LIMIT_S = 15.0
-FETCH_LIMIT_S = 60.0
-CHUNK_BYTES = 1 << 16
 DECODER_ERRORS = (OSError, EOFError, ValueError, SyntaxError, TypeError, LookupError, ArithmeticError, struct.error)
 """What Pillow's decoders were seen to raise, or may, on damaged files."""
 
-IMAGE_STEP = "Give a whole PNG, JPEG or WebP file, or its http(s) address."
+PATH_STEP = "Check the path; it must name an image file, or be an http(s) URL."
+IMAGE_STEP = f"Give a whole image ({', '.join(IMAGE_FORMATS)}) as a file, or its http(s) address."
 
 
 @dataclass(frozen=True)
@@ -44,8 +43,15 @@ def read_image_input(source: str) -> ImageInput:
 
     Raises :class:`FuseproofError` saying what is wrong: missing, unreachable, too large, an HTML page, truncated.
     """
+    if not source.strip():
+        raise UsageError(f"--image-path is {source!r}; it must name a file or an http(s) URL.", next_step=IMAGE_STEP)
     shown = without_credentials(source)
     content = _fetch(source, shown) if "://" in source else _read(Path(source), shown)
+    if len(content) > LARGEST_IMAGE_BYTES:
+        raise FuseproofError(
+            f"--image-path {shown} is larger than {LARGEST_IMAGE_BYTES // 2**20} MiB.",
+            next_step="Give a smaller image.",
+        )
     width, height, mode = _decode(content, shown)
     return ImageInput(shown, content, hashlib.sha256(content).hexdigest(), width, height, mode)
 
@@ -54,48 +60,27 @@ def without_credentials(source: str) -> str:
     """A URL without user, password, query and fragment; a path as it is."""
     if "://" not in source:
         return source
-    parts = urlsplit(source)
+    try:
+        parts = urlsplit(source)
+    except ValueError:  # such as http://[::1, whose parts cannot be told
+        scheme, _, rest = source.partition("://")
+        return f"{scheme}://{re.split('[?#]', rest)[0].rpartition('@')[2]}"
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def _read(path: Path, shown: str) -> bytes:
     try:
-        with path.open("rb") as stream:
-            content = stream.read(LARGEST_IMAGE_BYTES + 1)
-    except (OSError, ValueError) as error:
+        with open_regular(path.expanduser()) as stream:
+            return stream.read(LARGEST_IMAGE_BYTES + 1)
+    except (OSError, ValueError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise FuseproofError(f"--image-path {shown} cannot be read: {reason}.", next_step=IMAGE_STEP) from error
-    if len(content) > LARGEST_IMAGE_BYTES:
-        raise _too_large(shown)
-    return content
+        raise FuseproofError(f"--image-path {shown} cannot be read: {reason}.", next_step=PATH_STEP) from error
 
 
 def _fetch(url: str, shown: str) -> bytes:
-    if urlsplit(url).scheme not in ("http", "https"):
+    if url.partition("://")[0].lower() not in ("http", "https"):
         raise UsageError(f"--image-path {shown} is neither a file nor an http(s) URL.", next_step=IMAGE_STEP)
-    deadline = time.monotonic() + FETCH_LIMIT_S
-    chunks: list[bytes] = []
-    size = 0
-    try:
-        request = urllib.request.Request(url, headers={"User-Agent": "fuseproof"})
-        with urllib.request.urlopen(request, timeout=SILENCE_LIMIT_S) as response:
-            while chunk := response.read(CHUNK_BYTES):
-                chunks.append(chunk)
-                size += len(chunk)
-                if size > LARGEST_IMAGE_BYTES:
-                    raise _too_large(shown)
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"not finished after {FETCH_LIMIT_S:g} s")
-    except urllib.error.HTTPError as error:
-        raise FuseproofError(
-            f"--image-path {shown} answered {error.code} {error.reason}.", next_step="Check the address."
-        ) from error
-    except (OSError, ValueError, EOFError) as error:
-        reason = getattr(error, "reason", None) or error
-        raise FuseproofError(
-            f"--image-path {shown} cannot be fetched: {reason}.", next_step="Download it and pass the file."
-        ) from error
-    return b"".join(chunks)
+    return fetch(url, shown, LARGEST_IMAGE_BYTES)
 
 
 def _decode(content: bytes, shown: str) -> tuple[int, int, str]:
@@ -106,7 +91,7 @@ def _decode(content: bytes, shown: str) -> tuple[int, int, str]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(io.BytesIO(content)) as image:
+            with Image.open(io.BytesIO(content), formats=list(IMAGE_FORMATS.values())) as image:
                 if image.width * image.height > LARGEST_IMAGE_PIXELS:
                     raise FuseproofError(
                         f"--image-path {shown} is {image.width}x{image.height}, more than "
@@ -122,9 +107,3 @@ def _decode(content: bytes, shown: str) -> tuple[int, int, str]:
     except (*DECODER_ERRORS, Image.DecompressionBombError) as error:
         reason = " ".join(str(error).split()).rstrip(".")
         raise FuseproofError(f"--image-path {shown} is a broken image: {reason}.", next_step=IMAGE_STEP) from error
-
-
-def _too_large(shown: str) -> FuseproofError:
-    return FuseproofError(
-        f"--image-path {shown} is larger than {LARGEST_IMAGE_BYTES // 2**20} MiB.", next_step="Give a smaller image."
-    )

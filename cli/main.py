@@ -9,17 +9,22 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
+import io
 import os
+import select
 import sys
 from collections.abc import Sequence
+from pathlib import PurePath
+from types import TracebackType
 from typing import NamedTuple
 
 import click
 
 from fuseproof import __version__
 from fuseproof.cli import exit_codes
-from fuseproof.cli.termination import Terminated
+from fuseproof.cli.termination import Terminated, signals_raise
 from fuseproof.errors import FuseproofError
+from fuseproof.harness.escape import visible
 
 
 class Command(NamedTuple):
@@ -38,6 +43,11 @@ COMMANDS: dict[str, Command] = {
         "compare_media", "compare_media", "Compare two images or folders: bytes, pixels, then metrics."
     ),
     "report": Command("report", "report", "Render a campaign's report again from its folder."),
+    "import": Command("import_", "import_", "Make a campaign folder from dumps, logs and outputs that exist already."),
+    "verify": Command(
+        "verify", "verify", "Recompute every hash, metric and number of a campaign; fail on a difference."
+    ),
+    "pack": Command("pack", "pack", "Make one archive of a campaign, to attach to a pull request."),
     "fastpaths": Command("fastpaths", "fastpaths", "List, explain, check and measure fast paths."),
     "models": Command("models", "models", "List and describe model families; write tiny checkpoints."),
     "doctor": Command("doctor", "doctor", "Say what this machine can run and measure."),
@@ -82,22 +92,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "standard output is closed, so no result can be shown.", next_step="Redirect it, even to /dev/null."
             )
         )
+    _escape_what_cannot_be_encoded()
     try:
-        return _run(arguments)
+        with signals_raise():
+            return _run(arguments)
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        return _ended("interrupted", exit_codes.INTERRUPTED)
+    except Terminated:
+        return _ended("terminated", exit_codes.TERMINATED)
     except OSError as error:
         return _report_lost_output(error)
-    except SystemExit:  # click's silent answer to a broken pipe, and in this mode to nothing else
-        _drop_buffered_output()  # `| head` has read enough: nothing to complain about
-        return 1
+    except SystemExit as error:
+        return _report_exit(error)
 
 
 def _run(arguments: Sequence[str] | None) -> int:
     try:
         result = cli.main(args=arguments, prog_name="fuseproof", standalone_mode=False)
-    except click.exceptions.Abort:
-        return _interrupted()
-    except KeyboardInterrupt:
-        return _interrupted()
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
         return 0
@@ -107,9 +118,6 @@ def _run(arguments: Sequence[str] | None) -> int:
         return report_error(error)
     except ModuleNotFoundError as error:
         return _report_missing_library(error)
-    except Terminated:
-        click.echo("fuseproof: terminated", err=True)
-        return exit_codes.TERMINATED
     return result if isinstance(result, int) else 0
 
 
@@ -122,17 +130,29 @@ def _hold_standard_descriptors() -> None:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
 
 
+def _escape_what_cannot_be_encoded() -> None:
+    """A file name of other bytes than UTF-8 is printed with escapes; it must not end a run whose work is done."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def report_error(error: FuseproofError) -> int:
     """Print an error as one sentence and one next step on stderr, and return its exit code."""
-    click.echo(f"fuseproof: error: {error.message}", err=True)
+    click.echo(f"fuseproof: error: {_on_one_line(error.message)}", err=True)
     if error.next_step:
-        click.echo(f"  next: {error.next_step}", err=True)
+        click.echo(f"  next: {_on_one_line(error.next_step)}", err=True)
     return error.exit_code
+
+
+def _on_one_line(text: str) -> str:
+    """A path may hold a line break or a terminal's control codes; a message shows them and obeys none."""
+    return visible(text.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t"))
 
 
 def _report_click_error(error: click.ClickException) -> int:
     command = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "fuseproof"
-    click.echo(f"fuseproof: error: {error.format_message()}", err=True)
+    click.echo(f"fuseproof: error: {_on_one_line(error.format_message())}", err=True)
     click.echo(f"  next: {command} --help lists every option.", err=True)
     return error.exit_code
 
@@ -150,16 +170,47 @@ def _report_missing_library(error: ModuleNotFoundError) -> int:
 
 def _report_lost_output(error: OSError) -> int:
     """Printing failed: the disk behind stdout is full, or its reader is gone. Any other OSError is a bug of ours."""
-    where = error.__traceback__
-    while where is not None and where.tb_next is not None:
-        where = where.tb_next
-    was_printing = where is not None and where.tb_frame.f_globals.get("__name__") == "click.utils"
-    if not was_printing:
+    where = _innermost(error)
+    if where is None or where.tb_frame.f_globals.get("__name__") != "click.utils":
         raise error
     if error.errno == errno.EPIPE:
         _drop_buffered_output()
         return 1
     return _say_output_lost(error.strerror or str(error))
+
+
+def _innermost(error: BaseException) -> TracebackType | None:
+    """Where the error was raised."""
+    where = error.__traceback__
+    while where is not None and where.tb_next is not None:
+        where = where.tb_next
+    return where
+
+
+def _report_exit(error: SystemExit) -> int:
+    """Click answers any broken pipe with a silent exit, which is right for our own output alone."""
+    if _has_lost_its_reader():
+        _drop_buffered_output()  # `| head` has read enough: nothing to complain about
+        return 1
+    place = _innermost(error)
+    if place is None or place.tb_frame.f_globals.get("__name__") == "click.core":
+        return report_error(FuseproofError("a pipe that the command wrote to was closed by whoever read it."))
+    return report_error(
+        FuseproofError(
+            f"the command was cut short by an exit with {error.code!r} in "
+            f"{PurePath(place.tb_frame.f_code.co_filename).name} line {place.tb_lineno}.",
+            next_step="Take sys.exit() out of the code that fuseproof was given, or raise an error that says why.",
+        )
+    )
+
+
+def _has_lost_its_reader() -> bool:
+    """Whether stdout or stderr is a pipe that nobody reads any more."""
+    gone = select.poll()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # closed, or no descriptor at all
+            gone.register(stream.fileno(), 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in gone.poll(0))
 
 
 def _say_output_lost(reason: str) -> int:
@@ -184,6 +235,7 @@ def _drop_buffered_output() -> None:
     os.close(null)
 
 
-def _interrupted() -> int:
-    click.echo("fuseproof: interrupted", err=True)
-    return exit_codes.INTERRUPTED
+def _ended(how: str, exit_code: int) -> int:
+    with contextlib.suppress(OSError):  # the terminal may be what has gone
+        click.echo(f"fuseproof: {how}", err=True)
+    return exit_code

@@ -123,7 +123,7 @@ def _described_model(name: str) -> dict[str, Any]:
     from fuseproof.pipelines.checkpoints import check_checkpoint
     from fuseproof.pipelines.descriptions import describe_checkpoint, describe_family
     from fuseproof.pipelines.embedded import PREFIX
-    from fuseproof.pipelines.families import FAMILIES, family_named
+    from fuseproof.pipelines.families import FAMILIES, closest_name, family_named
 
     if name in FAMILIES:
         return {"family": describe_family(FAMILIES[name]), "embedded": _embedded_state(name), "checkpoint": None}
@@ -137,7 +137,7 @@ def _described_model(name: str) -> dict[str, Any]:
     if not folder_path.exists():
         raise UsageError(
             f"{name!r} is neither a family ({', '.join(FAMILIES)}), nor {PREFIX}<family>, nor an existing folder.",
-            next_step="`fuseproof models list` shows the families.",
+            next_step=f"{closest_name(name)}`fuseproof models list` shows the families.",
         )
     checked = check_checkpoint(folder_path)
     return {"family": describe_family(checked.family), "embedded": None, "checkpoint": describe_checkpoint(checked)}
@@ -148,7 +148,8 @@ def _show_lines(description: Mapping[str, Any]) -> Iterator[str]:
     task = _task(takes_image=family["takes_image"], makes_video=family["makes_video"])
     yield f"{family['name']}  {family['title']}, {task}"
     yield f"  pipeline      {family['pipeline_class']} ({', '.join(family['model_ids'])})"
-    yield f"  released      {family['transformer_parameters']:,} transformer parameters, {_pairs(family['geometry'])}"
+    published = f"{family['published_transformer_parameters']} transformer parameters (published)"
+    yield f"  released      {published}, {_pairs(family['geometry'])}"
     yield f"  defaults      {_defaults(family['defaults'])}"
     yield f"  sizes         {_sizes(family)}"
     yield f"  prompt        always {family['text_tokens']} tokens"
@@ -209,10 +210,8 @@ def _defaults(defaults: Mapping[str, Any]) -> str:
 
 
 def _sizes(family: Mapping[str, Any]) -> str:
-    if family["takes_image"]:
-        return f"the input image's aspect, each side rounded up to a multiple of {family['sizes']['multiple_of']}"
     sizes = family["sizes"]
-    return (
+    return sizes["canvas_rule"] or (
         f"multiples of {sizes['multiple_of']} from {sizes['minimum_side']} to {sizes['maximum_side']}, "
         f"at most {sizes['maximum_pixels']:,} pixels"
     )
@@ -223,4 +222,4 @@ def _pairs(geometry: Mapping[str, Any]) -> str:
 
 
 def _echo_json(value: Mapping[str, Any]) -> None:
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+    click.echo(json.dumps(value, indent=2, allow_nan=False))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -83,6 +84,20 @@ class Name(click.ParamType[str]):
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         """Show the choices the way click shows its own."""
         return f"[{'|'.join((*self.names, *self.aliases))}]"
+
+
+class PathText(click.ParamType[str]):
+    """A path as text, with ``~`` as the home folder: a shell expands neither ``--flag=~/x`` nor a config file's words.
+
+    A URL stays as it is.
+    """
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Expand ``~`` and ``~user``; a user that does not exist leaves the text alone."""
+        text = str(value)
+        return text if "://" in text else os.path.expanduser(text)  # noqa: PTH111 (Path would turn '' into '.')
 
 
 def flag(*names: str, description: str, type: Any = str, default: Any = None, **extra: Any) -> Any:  # noqa: A002

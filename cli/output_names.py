@@ -92,7 +92,9 @@ def check_file_name(path: Path, flag: str) -> None:
     if kind == "a folder":
         raise UsageError(f"{flag} {path} is a folder; it must be a file.", next_step="Add a file name to it.")
     if kind is not None:
-        raise UsageError(f"{flag} {path} is {kind}; it must be a regular file.", next_step="Choose another file.")
+        raise UsageError(
+            f"{flag} {path} is {kind}; it must be a regular file of its own.", next_step="Choose another file."
+        )
 
 
 def check_distinct(output: Path | None, flag: str, others: Mapping[str, Sequence[Path | None]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fuseproof.errors import FuseproofError
+from fuseproof.pipelines.regular_files import open_regular
 
 LARGEST_FILE_BYTES = 16 * 1024 * 1024
 
@@ -21,9 +22,9 @@ def read_prompt_file(path: Path) -> tuple[str, ...]:
     be read, is not UTF-8, or holds no prompt.
     """
     try:
-        with path.open("rb") as stream:
+        with open_regular(path.expanduser()) as stream:
             content = stream.read(LARGEST_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise FuseproofError(
             f"--prompt-path {path} cannot be read: {reason}.", next_step="Give a text file with one prompt per line."

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from fuseproof.cli import exit_codes
+from fuseproof.cli.abba_planning import show_plan_of
 from fuseproof.cli.options import json_option
+from fuseproof.cli.report_head import head_comparison
 from fuseproof.errors import FuseproofError, UsageError
 
 if TYPE_CHECKING:
@@ -21,10 +23,10 @@ MOST_NAMES = 6
 @click.option(
     "--format",
     "output_format",
-    type=click.Choice(["text", "markdown", "json"]),
+    type=click.Choice(["text", "markdown", "json", "csv", "junit"]),
     default="text",
     show_default=True,
-    help="What to print: the result in a few lines, report.md, or report.json.",
+    help="What to print: the result in a few lines, report.md, report.json, every slot as a CSV row, or JUnit XML.",
 )
 @json_option("Print report.json; the same as --format json.")
 @click.option("--check", is_flag=True, help="Write nothing; fail unless every report file and checksum is up to date.")
@@ -36,7 +38,29 @@ MOST_NAMES = 6
     metavar="N",
     help="Judge only this block, and say so; repeatable. Prints, and writes nothing.",
 )
-def report(directory: str, output_format: str, as_json: bool, check: bool, blocks: tuple[int, ...]) -> int:
+@click.option(
+    "--head",
+    metavar="REF",
+    help="Say on stderr whether the candidate's files at this git ref equal the measured ones.",
+)
+@click.option(
+    "--repo", metavar="DIR", help="The checkout for --head. [default: the campaign's, else the present folder's]"
+)
+@click.option(
+    "--plan-for",
+    metavar="EFFECT",
+    help="Print how many blocks find this effect, by the scatter of this campaign; write nothing.",
+)
+def report(
+    directory: str,
+    output_format: str,
+    as_json: bool,
+    check: bool,
+    blocks: tuple[int, ...],
+    head: str | None,
+    repo: str | None,
+    plan_for: str | None,
+) -> int:
     """Render the campaign in DIR again: report.md, report.html, report.json and SHA256SUMS.
 
     The same folder always gives the same bytes, without torch and wherever it was copied to. An interrupted campaign
@@ -53,6 +77,9 @@ def report(directory: str, output_format: str, as_json: bool, check: bool, block
         raise UsageError(
             "--check speaks of the whole report and --block of a part of it.", next_step="Leave one of them out."
         )
+    if plan_for is not None:
+        return show_plan_of(directory, plan_for)
+    compared = head_comparison(directory, head, repo)
     if check or blocks:
         analysis = analyse(Campaign.open(directory), blocks)
         if check:
@@ -64,6 +91,8 @@ def report(directory: str, output_format: str, as_json: bool, check: bool, block
             _show_what_is_left(directory)
             raise
     click.echo(_rendered(analysis, "json" if as_json else output_format, is_written=not blocks), nl=False)
+    if compared is not None:
+        click.echo(f"fuseproof: {compared.sentence()}", err=True)
     code = analysis.exit_code()
     return 0 if code == exit_codes.SLOWER else code
 
@@ -97,12 +126,11 @@ def _refuse_stale(directory: str, analysis: CampaignAnalysis) -> None:
 
 def _rendered(analysis: CampaignAnalysis, output_format: str, *, is_written: bool) -> str:
     from fuseproof.harness.escape import visible
-    from fuseproof.harness.report import render_markdown, render_numbers
+    from fuseproof.harness.report import render_csv, render_junit, render_markdown, render_numbers
 
-    if output_format == "markdown":
-        return render_markdown(analysis)
-    if output_format == "json":
-        return render_numbers(analysis)
+    renderers = {"markdown": render_markdown, "json": render_numbers, "csv": render_csv, "junit": render_junit}
+    if output_format in renderers:
+        return renderers[output_format](analysis)
     lines = analysis.summary_lines()
     if is_written:
         lines.append(f"report: {analysis.directory / 'report.md'}")

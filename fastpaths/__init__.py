@@ -8,7 +8,8 @@
 """
 
 from fuseproof.fastpaths.gates import Gate, GateMode
-from fuseproof.fastpaths.mounts import Mount, mount
+from fuseproof.fastpaths.mounted import Mount
+from fuseproof.fastpaths.mounts import mount
 from fuseproof.fastpaths.user_sites import UserSite, load_user_sites
 
 __all__ = ["Gate", "GateMode", "Mount", "UserSite", "load_user_sites", "mount"]

@@ -15,14 +15,16 @@ import torch
 
 from fuseproof.fastpaths.families import kernel_module
 from fuseproof.fastpaths.gates import Gate
+from fuseproof.fastpaths.prepared_calls import operation_of, real_module
 from fuseproof.fastpaths.tracing import SiteCall
-from fuseproof.fastpaths.verification import Outcome, State, operation_of, real_module
+from fuseproof.fastpaths.verification import Outcome, State
 
 SMALLEST_ROTATION_BYTES = 256 * 1024 * 1024
 """Five times the second-level cache of an H200."""
 LARGEST_ROTATION = 64
-CALLS_PER_GRAPH = 32
-REPLAYS = 15
+CALLS_PER_GRAPH = 8
+"""At least; small calls rotate over up to :data:`LARGEST_ROTATION` sets and have as many."""
+REPLAYS = 9
 Fill = Callable[[torch.Tensor], None]
 
 

@@ -6,12 +6,14 @@ about bits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 _INTEGER_OF_SIZE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -24,14 +26,51 @@ class BitDifference:
 
 
 def tensors_of(result: Any) -> Iterator[torch.Tensor]:
-    """The tensors in a result: one tensor, or tuples and lists of them, in order."""
+    """The tensors in a result, in order: one tensor, or tuples, lists, dictionaries and dataclasses of them.
+
+    None, numbers and texts hold none; anything else is a :class:`TypeError`.
+    """
     if isinstance(result, torch.Tensor):
         yield result
         return
-    if not isinstance(result, tuple | list):
+    parts = parts_of(result)
+    if parts is None and not isinstance(result, PLAIN):
         raise TypeError(f"a fast path returns tensors or tuples of them, not {type(result).__name__}")
-    for part in result:
+    for _, part in parts or ():
         yield from tensors_of(part)
+
+
+def parts_of(result: Any) -> list[tuple[Any, Any]] | None:
+    """What a result is made of, each part with its name or its index; None for a leaf."""
+    if isinstance(result, tuple | list):
+        return list(enumerate(result))
+    if isinstance(result, Mapping):
+        return list(result.items())
+    if dataclasses.is_dataclass(result) and not isinstance(result, type):
+        return [(one.name, getattr(result, one.name)) for one in dataclasses.fields(result)]
+    return None
+
+
+def structure_mismatch(left: Any, right: Any, place: str = "") -> str | None:
+    """Why two results are not built alike, tensors aside: other types, lengths, names or plain values; or None."""
+    both = f"{_kind(left)} against {_kind(right)}{place}"
+    if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
+        return None
+    if type(left) is not type(right):
+        return both
+    lefts, rights = parts_of(left), parts_of(right)
+    if lefts is None or rights is None:
+        if left is right or (isinstance(left, PLAIN) and repr(left) == repr(right)):
+            return None
+        return (
+            f"{both}, which cannot be compared" if not isinstance(left, PLAIN) else f"{left!r} against {right!r}{place}"
+        )
+    if [name for name, _ in lefts] != [name for name, _ in rights]:
+        names = " against ".join(f"{len(parts)} parts" for parts in (lefts, rights))
+        return f"{names}{place}" if len(lefts) != len(rights) else f"other names{place}"
+    pairs = zip(lefts, rights, strict=True)
+    found = (structure_mismatch(a, b, f" in part {name}{place}") for (name, a), (_, b) in pairs)
+    return next((mismatch for mismatch in found if mismatch is not None), None)
 
 
 def layout_mismatch(left: Any, right: Any) -> str | None:
@@ -80,6 +119,12 @@ def bit_difference(left: Any, right: Any) -> BitDifference:
         total += a.numel()
         largest = max(largest, int(distance.max()) if distance.numel() else 0)
     return BitDifference(differing / total if total else 0.0, largest)
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "None"
+    return "a tensor" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
 
 
 def _as_integers(tensor: torch.Tensor) -> torch.Tensor:

@@ -18,10 +18,13 @@ from safetensors.torch import save
 
 from fuseproof.errors import FuseproofError
 from fuseproof.fastpaths.call_layouts import CallLayout, Fill, Place, layout_of
+from fuseproof.fastpaths.regular_files import not_regular_reason
 
 SCHEMA = "fuseproof.captured-call/1"
 METADATA_KEY = "fuseproof"
-LARGEST_MEMORY_BYTES = 1 << 38
+SMALLEST_LIMIT_BYTES = 1 << 30
+LARGEST_SPREAD = 1024
+"""How many times its values a call's memory may be: a gate is one of some hundred rows of a modulation table."""
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (
@@ -109,6 +112,9 @@ def to_bytes(call: CapturedCall) -> bytes:
 
 def read_capture(path: Path) -> CapturedCall:
     """Read a captured call; a :class:`FuseproofError` says what is wrong with the file."""
+    reason = not_regular_reason(path)
+    if reason is not None:
+        raise FuseproofError(f"{path} cannot be read: {reason}.", next_step=NEXT_STEP)
     try:
         with safe_open(str(path), framework="pt", device="cpu") as file:
             metadata = file.metadata() or {}
@@ -121,6 +127,18 @@ def read_capture(path: Path) -> CapturedCall:
         what = f"it has no {error}" if isinstance(error, KeyError) else (str(error).splitlines() or [""])[0]
         raise FuseproofError(f"{path} holds no captured call: {what.rstrip('.')}.", next_step=NEXT_STEP) from error
     return call
+
+
+def is_capture(path: Path) -> bool:
+    """Whether a captured call of ours stands at ``path``, as far as its header says."""
+    if not_regular_reason(path) is not None:
+        return False
+    try:
+        with safe_open(str(path), framework="pt", device="cpu") as file:
+            document = json.loads((file.metadata() or {})[METADATA_KEY])
+        return isinstance(document, dict) and document.get("schema") == SCHEMA
+    except (OSError, SafetensorError, KeyError, ValueError, RecursionError):
+        return False
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
@@ -154,7 +172,8 @@ def _from_json(document: Mapping[str, Any], tensors: Mapping[str, torch.Tensor])
     if document["schema"] != SCHEMA:
         raise ValueError(f"its schema is {document['schema']!r}, and {SCHEMA} was expected")
     sizes = tuple(int(size) for size in document["memory_bytes"])
-    if any(size < 0 for size in sizes) or sum(sizes) > LARGEST_MEMORY_BYTES:
+    kept = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    if any(size < 0 for size in sizes) or sum(sizes) > max(SMALLEST_LIMIT_BYTES, LARGEST_SPREAD * kept):
         raise ValueError(f"its memory sizes {list(sizes)} are not those of a call")
     values: list[torch.Tensor] = []
 

@@ -1,29 +1,31 @@
 """What ``fastpaths verify`` vouches for: keys that agreed bit for bit, and all that this could depend on.
 
-A certificate holds where versions, card and the source of every kernel are the same; there a gate may skip its first
-sight of these keys (state ``certified``). It is plain JSON; reading one never runs code.
+A certificate holds where versions, card and every source file that decides a certified site are the same; there a gate
+may skip its first sight of these keys (state ``certified``). It is plain JSON; reading one never runs code, nor opens a
+file that it names.
 """
 
 from __future__ import annotations
 
-import ast
-import hashlib
 import importlib.metadata
 import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fuseproof.errors import FuseproofError
+from fuseproof.fastpaths.certificate_sources import OWN, Sources
+from fuseproof.fastpaths.regular_files import read_regular
 
 SCHEMA = "fuseproof.fastpath-certificate/1"
 LIBRARIES = ("torch", "triton", "diffusers")
-PACKAGE = "fuseproof.fastpaths"
-ROOM = Path(__file__).parent
+LONGEST_PLACE_SHOWN = 60
+CARD_FIELDS = ("name", "capability")
 LARGEST_FILE_BYTES = 64 * 1024 * 1024
 NEXT_STEP = "Run `fuseproof fastpaths verify` on this machine."
 
@@ -38,9 +40,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Certificate:
-    """``keys`` by site, as ``repr`` of a gate's key; ``sources`` maps file names (in fastpaths, or a site file of one's
-    own) to the SHA-256 of what decides the result: the file and everything it imports from fastpaths/kernels.
-    """
+    """``keys`` by site, as ``repr`` of a gate's key; ``sources`` maps names (:mod:`certificate_sources`) to SHA-256."""
 
     place: Place
     sources: Mapping[str, str]
@@ -56,6 +56,34 @@ class Certificate:
         return {site: frozenset(keys) for site, keys in self.keys.items()}
 
 
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class _CardInFile(_Strict):
+    name: str = Field(min_length=1)
+    capability: str
+
+
+class _PlaceInFile(_Strict):
+    versions: dict[str, str | None]
+    card: _CardInFile
+
+
+class CertificateFile(_Strict):
+    """What a certificate's JSON must look like: the one place where it is judged."""
+
+    schema_: str = Field(alias="schema")
+    place: _PlaceInFile
+    sources: dict[str, Annotated[str, Field(pattern="^[0-9a-f]{64}$")]]
+    keys: dict[str, list[str]]
+    launch_options: dict[str, list[dict[str, Any]]]
+    cases: list[dict[str, str | None]]
+    models: list[str]
+    seed: int = Field(ge=0, lt=2**63)
+    created: str = Field(pattern="^([0-9]{4}-[0-9]{2}-[0-9]{2})?$")
+
+
 def place_here(device: torch.device) -> Place:
     """This machine, seen from ``device``."""
     versions: dict[str, str | None] = {name: _version(name) for name in LIBRARIES}
@@ -68,42 +96,29 @@ def place_here(device: torch.device) -> Place:
 
 
 def reject_reason(certificate: Certificate, here: Place, user_files: Iterable[Path] = ()) -> str | None:
-    """Which version, card or source differs from what the certificate saw; None where it holds."""
-    for name, seen in certificate.place.versions.items():
-        if here.versions.get(name) != seen:
-            return f"it was made with {name} {seen}, and {here.versions.get(name)} is installed"
-    for name, value in certificate.place.card.items():
-        if here.card.get(name) != value:
-            return f"it was made on {_card(certificate.place)}, and this is {_card(here)}"
-    current = source_hashes(certificate.sources, user_files)
-    for name, sha256 in certificate.sources.items():
-        if current.get(name) is None:
-            return f"{name} is not here"
-        if current[name] != sha256:
-            return f"{name} has changed since (SHA-256 {sha256[:12]} then, {current[name][:12]} now)"
+    """Which version, card or source is missing from the certificate or differs; None where it holds.
+
+    What must be there follows from the certified sites (:mod:`certificate_sources`), not from what the file lists.
+    """
+    seen = certificate.place.versions
+    for name in {**here.versions, **seen}:
+        if name not in seen:
+            return f"it does not say which {name} it was made with"
+        if here.versions.get(name) != seen[name]:
+            return f"it was made with {name} {seen[name]}, and {here.versions.get(name)} is installed"
+    if any(certificate.place.card.get(name) != here.card[name] for name in CARD_FIELDS):
+        return f"it was made on {_card(certificate.place)}, and this is {_card(here)}"
+    current = Sources(user_files)
+    for site in certificate.keys:
+        try:
+            reason = _source_reason(site, current.of_site(site), certificate.sources)
+        except LookupError as error:
+            reason = str(error.args[0])
+        except OSError as error:
+            reason = f"a source of {site} cannot be read: {error.strerror or error}"
+        if reason is not None:
+            return reason
     return None
-
-
-def source_hashes(names: Iterable[str], user_files: Iterable[Path] = ()) -> dict[str, str]:
-    """SHA-256 by name: files of this room with what they import from kernels/, and files of one's own by their name."""
-    own = {path.name: path for path in user_files}
-    hashes = {}
-    for name in names:
-        if name.startswith("own:"):
-            path = own.get(name.removeprefix("own:"))
-            if path is not None and path.is_file():
-                hashes[name] = hashlib.sha256(path.read_bytes()).hexdigest()
-        elif (ROOM / name).is_file() and ".." not in Path(name).parts:
-            hashes[name] = kernel_hash(name)
-    return hashes
-
-
-def kernel_hash(name: str) -> str:
-    """SHA-256 over a file of this room (``kernels/gelu_tanh.py``) and the kernel files that it imports, in order."""
-    digest = hashlib.sha256()
-    for file in sorted(_with_imports(name)):
-        digest.update(file.encode() + b"\0" + (ROOM / file).read_bytes() + b"\0")
-    return digest.hexdigest()
 
 
 def to_json(certificate: Certificate) -> str:
@@ -115,36 +130,44 @@ def to_json(certificate: Certificate) -> str:
 def read_certificate(path: Path) -> Certificate:
     """Read a certificate; a :class:`FuseproofError` says what is wrong with the file."""
     try:
-        with path.open("rb") as stream:
-            content = stream.read(LARGEST_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise FuseproofError(f"the certificate {path} cannot be read: {reason}.", next_step=NEXT_STEP) from error
+        content = read_regular(path, LARGEST_FILE_BYTES)
+    except ValueError as error:
+        raise FuseproofError(f"the certificate {path} cannot be read: {error}.", next_step=NEXT_STEP) from error
     try:
-        if len(content) > LARGEST_FILE_BYTES:
-            raise ValueError(f"it is larger than {LARGEST_FILE_BYTES >> 20} MiB")
         return from_json(content.decode("utf-8"))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        what = f"{type(error).__name__}: {error}" if isinstance(error, KeyError | RecursionError) else str(error)
-        raise FuseproofError(f"{path} is no certificate: {what.rstrip('.')}.", next_step=NEXT_STEP) from error
+    except (ValueError, RecursionError) as error:
+        raise FuseproofError(f"{path} is no certificate: {str(error).rstrip('.')}.", next_step=NEXT_STEP) from error
+
+
+def is_certificate(path: Path) -> bool:
+    """Whether a certificate of ours stands at ``path``, one that does not hold or is of an older form included."""
+    try:
+        document = json.loads(read_regular(path, LARGEST_FILE_BYTES))
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and str(document.get("schema")).startswith(SCHEMA.rpartition("/")[0])
 
 
 def from_json(text: str) -> Certificate:
-    """The certificate that ``text`` is; ValueError, TypeError or KeyError where it is none."""
+    """The certificate that ``text`` is; a ValueError, one line, where it is none, a RecursionError where it is deep."""
     document = json.loads(text, parse_constant=_refuse_constant)
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise ValueError(f"its schema is not {SCHEMA}")
-    keys = {site: tuple(_text(key) for key in found) for site, found in document["keys"].items()}
-    place = document["place"]
+    try:
+        read = CertificateFile.model_validate(document)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"])).encode("unicode_escape").decode()
+        raise ValueError(f"{where[:LONGEST_PLACE_SHOWN]}: {first['msg']}") from None
     return Certificate(
-        place=Place(dict(place["versions"]), {name: _text(value) for name, value in place["card"].items()}),
-        sources={name: _text(value) for name, value in document["sources"].items()},
-        keys=keys,
-        launch_options=document["launch_options"],
-        cases=tuple(document["cases"]),
-        models=tuple(document["models"]),
-        seed=int(document["seed"]),
-        created=_text(document["created"]),
+        place=Place(read.place.versions, read.place.card.model_dump()),
+        sources=read.sources,
+        keys={site: tuple(keys) for site, keys in read.keys.items()},
+        launch_options=read.launch_options,
+        cases=tuple(read.cases),
+        models=tuple(read.models),
+        seed=read.seed,
+        created=read.created,
     )
 
 
@@ -175,28 +198,18 @@ def merged(earlier: Certificate, later: Certificate, failed: Iterable[str] = ())
     )
 
 
-def _with_imports(name: str) -> frozenset[str]:
-    """A file and, through it, every file of kernels/ that it imports."""
-    found, waiting = {name}, [name]
-    while waiting:
-        tree = ast.parse((ROOM / waiting.pop()).read_text(encoding="utf-8"))
-        for node in ast.walk(tree):
-            for imported in _kernel_files(node):
-                if imported not in found:
-                    found.add(imported)
-                    waiting.append(imported)
-    return frozenset(found)
-
-
-def _kernel_files(node: ast.AST) -> list[str]:
-    prefix = f"{PACKAGE}.kernels"
-    names: list[str] = []
-    if isinstance(node, ast.Import):
-        names = [alias.name for alias in node.names]
-    elif isinstance(node, ast.ImportFrom) and node.module is not None:
-        names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    files = [f"kernels/{full.removeprefix(prefix + '.')}.py" for full in names if full.startswith(prefix + ".")]
-    return [file for file in files if (ROOM / file).is_file()]
+def _source_reason(site: str, current: Mapping[str, str], seen: Mapping[str, str]) -> str | None:
+    """Why the sources that decide ``site`` are not those that the certificate saw, or None."""
+    for name, sha256 in current.items():
+        if name not in seen:
+            return f"it has no SHA-256 of {name}, which decides {site}"
+        if seen[name] != sha256:
+            return f"{name} has changed since (SHA-256 {seen[name][:12]} then, {sha256[:12]} now)"
+    if any(name.startswith(OWN) for name in current):
+        for name in seen:
+            if name.startswith(OWN) and name not in current:
+                return f"{name} was loaded when {site} was verified, and is not here"
+    return None
 
 
 def _version(library: str) -> str | None:
@@ -208,12 +221,6 @@ def _version(library: str) -> str | None:
 
 def _card(place: Place) -> str:
     return f"{place.card['name']} ({place.card['capability']})" if place.card["capability"] else place.card["name"]
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} stands where text was expected")
-    return value
 
 
 def _refuse_constant(name: str) -> Any:

@@ -100,4 +100,5 @@ VALUES: dict[str, Values] = {
 }
 POINTWISE_ONLY = frozenset({"every finite bf16 value"})
 """Sums over a row of such values overflow, and say nothing about rounding."""
+NOT_FINITE = frozenset({"NaN and infinities", "one NaN or infinity in many rows"})
 EDGE_VALUES = tuple(name for name in VALUES if name != "random")

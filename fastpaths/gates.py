@@ -21,19 +21,21 @@ from fuseproof.fastpaths.bits import (
     bit_difference,
     bits_equal,
     layout_mismatch,
-    snapshot,
     value_mismatch,
 )
+from fuseproof.fastpaths.module_state import call_reason
+from fuseproof.fastpaths.telling_values import untelling_because
+from fuseproof.fastpaths.trials import FIRST_SIGHT, Computation, Try, side_by_side
+from fuseproof.fastpaths.wording import key_text, ulp_text
 
 logger = logging.getLogger(__name__)
 
-Computation = Callable[[], Any]
 CallObserver = Callable[[Any, tuple[Any, ...], Mapping[str, Any]], None]
 _grad_is_recorded = torch.is_grad_enabled
 
 
 class GateMode(StrEnum):
-    """``enforce`` verifies and falls back; ``observe`` verifies, runs fused and measures; ``off`` trusts."""
+    """``enforce`` compares once and falls back; ``observe`` compares every call and runs fused; ``off`` trusts."""
 
     ENFORCE = "enforce"
     OBSERVE = "observe"
@@ -53,9 +55,11 @@ class Gate:
 
     Counters: ``calls_fused`` and ``calls_eager`` count results returned from either form; the reference run of a first
     sight is counted in ``first_sight_ms`` only. ``jit_ms`` is the part of it in which the fused form was called for the
-    first time: compilation and launch.
+    first time: compilation and launch. ``calls_compared`` counts comparisons of bits, warm-ups included, and
+    ``eager_causes`` says why calls were left undecided.
 
-    ``verifies_every_call`` turns the shortcut for verified keys off: every call is a first sight (untimed runs only).
+    ``verifies_every_call`` turns the shortcut for verified keys off, as ``observe`` does: every call is a first sight
+    (untimed runs only). With the gate ``off`` nothing is verified, and no key counts as such.
     ``certified`` holds the text of keys that a certificate vouches for; they run fused at once. ``call_observer`` is
     told of every call of a gated operation (operation, arguments, outputs) before it runs. ``stand_ins`` maps the name
     of a kernel to the operation, and its own gate, that somebody put in its place.
@@ -76,17 +80,21 @@ class Gate:
         self.calls_fused = 0
         self.calls_eager = 0
         self.calls_verified = 0
+        self.calls_compared = 0
         self.first_sights = 0
         self.first_sight_ms = 0.0
         self.jit_ms = 0.0
         self.certified_keys = 0
         self.rejections: dict[Hashable, Rejection] = {}
         self.declined: dict[str, int] = {}
+        self.eager_causes: dict[str, int] = {}
         self.observed: BitDifference | None = None
         self.call_observer: CallObserver | None = None
         self.stand_ins: dict[str, tuple[Any, Gate]] = {}
         self._verified: set[Hashable] = set()
-        self._shortcuts: set[Hashable] = set() if verifies_every_call else self._verified
+        self._differed: set[Hashable] = set()
+        always_compares = verifies_every_call or mode is GateMode.OBSERVE
+        self._shortcuts: set[Hashable] = set() if always_compares or mode is GateMode.OFF else self._verified
 
     def run(
         self,
@@ -96,18 +104,20 @@ class Gate:
         *,
         writes: Sequence[torch.Tensor] = (),
         same_layout: bool = True,
+        trial: Try = side_by_side,
     ) -> Any:
         """Return the fused result for a verified ``key``, else decide it now; ``reference`` is always correct.
 
         ``writes`` are the tensors that ``fused`` overwrites: at first sight they are saved and restored, so that the
         reference sees what the fused form saw. ``reference`` returns fresh tensors; use what is returned. Where the
-        fused result lies in a wider buffer, ``same_layout=False`` compares values and not strides. An exception after
-        verification, and every CUDA error, propagates: the inputs may be spoilt.
+        fused result lies in a wider buffer, ``same_layout=False`` compares values and not strides. ``trial`` runs both
+        forms at first sight. An exception after verification, and every CUDA error, propagates: the inputs may be
+        spoilt.
         """
         if key in self._shortcuts and not _grad_is_recorded():
             self.calls_fused += 1
             return fused()
-        return self._run_unverified(key, fused, reference, writes, same_layout)
+        return self._run_unverified(key, fused, reference, writes, same_layout, trial)
 
     def decide(self, key: Hashable, candidate: Any, reference: Computation) -> None:
         """Let a ``candidate`` that was computed anyway be the first sight of ``key``; no call is counted.
@@ -122,11 +132,12 @@ class Gate:
             self._verified.add(key)
             return
         counted = self.calls_fused, self.calls_eager
-        self._first_sight(key, lambda: candidate, reference, (), True)
+        self._first_sight(key, lambda: candidate, reference, (), True, side_by_side)
         self.calls_fused, self.calls_eager = counted
 
-    def run_eager(self, reference: Computation) -> Any:
-        """Run the reference because there is nothing to decide: a first computation, for instance."""
+    def run_eager(self, reference: Computation, cause: str) -> Any:
+        """Run the reference because nothing can be decided: ``cause`` says why, as a report shows it."""
+        self.eager_causes[cause] = self.eager_causes.get(cause, 0) + 1
         self.calls_eager += 1
         return reference()
 
@@ -140,9 +151,10 @@ class Gate:
         """Forget the calls counted so far, warm-ups for instance; what was decided, and what it cost, stays."""
         self.calls_fused = self.calls_eager = self.calls_verified = 0
         self.declined.clear()
+        self.eager_causes.clear()
 
     def verified_keys(self) -> int:
-        """How many keys run fused."""
+        """How many keys were compared, or are vouched for, and had equal bits whenever they were."""
         return len(self._verified)
 
     @property
@@ -155,48 +167,63 @@ class Gate:
         return frozenset(repr(key) for key in self._verified)
 
     def is_decided(self, key: Hashable) -> bool:
-        """Whether ``key`` was verified or rejected."""
-        return key in self._verified or key in self.rejections
+        """Whether ``key`` was verified or rejected, or is trusted."""
+        return key in self._verified or key in self._shortcuts or key in self.rejections
 
     def _run_unverified(
-        self, key: Hashable, fused: Computation, reference: Computation, writes: Sequence[torch.Tensor], same: bool
+        self,
+        key: Hashable,
+        fused: Computation,
+        reference: Computation,
+        writes: Sequence[torch.Tensor],
+        same: bool,
+        trial: Try,
     ) -> Any:
-        if key in self.rejections or undecidable():
-            return self.run_eager(reference)
-        if self.mode is GateMode.OFF or (self.certified and repr(key) in self.certified):
-            self.certified_keys += self.mode is not GateMode.OFF
+        if key in self.rejections:
+            self.calls_eager += 1
+            return reference()
+        cause = undecidable_because()
+        if cause is not None:
+            return self.run_eager(reference, cause)
+        if self.mode is GateMode.OFF:
+            self._shortcuts.add(key)
+        elif self.certified and repr(key) in self.certified:
+            self.certified_keys += key not in self._verified
             self._verified.add(key)
-            self.calls_fused += 1
-            return fused()
-        return self._first_sight(key, fused, reference, writes, same)
+        else:
+            return self._first_sight(key, fused, reference, writes, same, trial)
+        self.calls_fused += 1
+        return fused()
 
     def _first_sight(
-        self, key: Hashable, fused: Computation, reference: Computation, writes: Sequence[torch.Tensor], same: bool
+        self,
+        key: Hashable,
+        fused: Computation,
+        reference: Computation,
+        writes: Sequence[torch.Tensor],
+        same: bool,
+        trial: Try,
     ) -> Any:
         started = time.perf_counter()
         self.first_sights += 1
-        saved = [tensor.clone() for tensor in writes]
-        failure, candidate = None, None
-        try:
-            candidate = fused()
-        except Exception as error:
-            if is_device_error(error):
-                raise
-            failure = f"{type(error).__name__} at first sight: {error}"
-        self.jit_ms += (time.perf_counter() - started) * 1e3 if key not in self._verified else 0.0
-        if saved:
-            candidate = None if failure else snapshot(candidate)
-            for tensor, before in zip(writes, saved, strict=True):
-                tensor.copy_(before)
-        expected = reference()
-        if failure is not None:
-            return self._reject(key, failure, expected)
+        seen = trial(fused, reference, writes, self._when(key))
+        self.jit_ms += seen.fused_ms if key not in self._verified else 0.0
+        candidate, expected = seen.candidate, seen.expected
+        if seen.objection is not None:
+            self.first_sight_ms += (time.perf_counter() - started) * 1e3
+            return self._reject(key, seen.objection, expected)
         mismatch = layout_mismatch(candidate, expected) if same else value_mismatch(candidate, expected)
         equal = mismatch is None and bits_equal(candidate, expected)
+        untelling = None if mismatch or key in self._verified else untelling_because(expected)
         self.first_sight_ms += (time.perf_counter() - started) * 1e3
+        if untelling is not None:
+            return self.run_eager(lambda: expected, untelling)
+        self.calls_compared += 1
         if not equal:
-            return self._disagree(key, candidate, expected, mismatch, saved)
-        self._verified.add(key)
+            self._differed.add(key)
+            return self._disagree(key, candidate, expected, mismatch, seen.before)
+        if key not in self._differed:
+            self._verified.add(key)
         self.calls_fused += 1
         self.calls_verified += 1
         return candidate
@@ -205,44 +232,50 @@ class Gate:
         self, key: Hashable, candidate: Any, expected: Any, mismatch: str | None, before: Sequence[torch.Tensor] = ()
     ) -> Any:
         """What a first sight that found a difference returns; ``before`` is what the written tensors held."""
-        self._verified.discard(key)
+        when = f" {self._when(key)}" if key in self._verified else ""
         if mismatch is not None:
-            return self._reject(key, f"layout differs from eager: {mismatch}", expected)
+            return self._reject(key, f"layout differs from eager{when}: {mismatch}", expected)
         difference = bit_difference(candidate, expected)
         reason = (
-            f"not bit-exact: {difference.differing_share:.4%} of the values differ, "
-            f"by at most {difference.largest_ulp} ulp"
+            f"not bit-exact{when}: {difference.differing_share:.4%} of the values differ, "
+            f"by {ulp_text(difference.largest_ulp)}"
         )
         if self.mode is GateMode.OBSERVE:
+            self._verified.discard(key)
             self._observe(difference)
             self.calls_fused += 1
             return candidate
         return self._reject(key, reason, expected)
 
+    def _when(self, key: Hashable) -> str:
+        return "when checked again" if key in self._verified else FIRST_SIGHT
+
     def _observe(self, difference: BitDifference) -> None:
-        """Keep the worst difference seen; the key stays undecided, so every call is measured."""
+        """Keep the worst difference seen."""
         known = self.observed or BitDifference(0.0, 0)
         self.observed = BitDifference(
             max(known.differing_share, difference.differing_share), max(known.largest_ulp, difference.largest_ulp)
         )
 
     def _reject(self, key: Hashable, reason: str, expected: Any) -> Any:
+        self._verified.discard(key)
         self.rejections[key] = Rejection(key, reason)
         self.calls_eager += 1
-        logger.warning("fast path %s rejected for %s: %s", self.site, key, reason)
+        logger.warning("fast path %s rejected for %s: %s", self.site, key_text(key), reason)
         return expected
 
 
 def undecidable() -> bool:
-    """Whether a first sight may not happen here: under compilation, stream capture, or with gradients recorded."""
-    if torch.compiler.is_compiling() or torch.is_grad_enabled():
-        return True
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+    """Whether a first sight may not happen here; see :func:`undecidable_because`."""
+    return undecidable_because() is not None
 
 
-def is_device_error(error: BaseException) -> bool:
-    """Whether the device itself failed, after which no result can be trusted, the reference's included."""
-    text = str(error)
-    if "CUBLAS_STATUS_NOT_SUPPORTED" in text:  # the library has no kernel for this; nothing was launched
-        return False
-    return isinstance(error, torch.AcceleratorError) or "CUDA error" in text or "Triton Error [CUDA]" in text
+def undecidable_because() -> str | None:
+    """What keeps a first sight from happening here, or None: compilation, capture, gradients, or what changes torch."""
+    if torch.compiler.is_compiling():
+        return "called while torch.compile traces"
+    if torch.is_grad_enabled():
+        return "gradients are recorded"
+    if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+        return "first called while a CUDA graph is captured"
+    return call_reason()

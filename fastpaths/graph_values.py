@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fuseproof.fastpaths.numerics import float32_precision
+
 Field = tuple[str, Hashable]
 CONSTANTS = (type(None), bool, int, str, bytes, torch.dtype, torch.device, torch.layout, torch.memory_format)
 LARGEST_ALIGNMENT = 256
@@ -81,11 +83,11 @@ def numerics(device_type: str) -> tuple[Field, ...]:
     is_autocast = torch.is_autocast_enabled(device_type)
     return (
         ("autocast", torch.get_autocast_dtype(device_type) if is_autocast else None),
-        ("float32 matmul precision", torch.get_float32_matmul_precision()),
+        ("float32 matmul precision", float32_precision()),
         ("deterministic algorithms", torch.are_deterministic_algorithms_enabled()),
         ("bf16 reduced precision reduction", cuda.matmul.allow_bf16_reduced_precision_reduction),
         ("fp16 reduced precision reduction", cuda.matmul.allow_fp16_reduced_precision_reduction),
-        ("cudnn", (cudnn.enabled, cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32)),
+        ("cudnn", (cudnn.enabled, cudnn.benchmark, cudnn.deterministic)),
         ("matmul library", str(cuda.preferred_blas_library())),
         ("attention kernels", (cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.cudnn_sdp_enabled())),
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -44,7 +45,8 @@ class Installation:
     """Forwards replaced, results held, and what to capture as a graph (None: the component's own forward).
 
     ``choose`` is there where the family has approximate sites, none of which is in force to begin with;
-    ``announce_steps`` where it can work ahead of a loop that knows its steps.
+    ``announce_steps`` where it can work ahead of a loop that knows its steps. ``undo`` puts the model's weights back as
+    they were, once the replacements are off.
     """
 
     replacements: list[Replacement] = field(default_factory=list)
@@ -52,3 +54,22 @@ class Installation:
     graph_target: GraphTarget | None = None
     choose: Choose | None = None
     announce_steps: Callable[[Sequence[torch.Tensor]], None] | None = None
+    undo: Callable[[], None] | None = None
+
+    def take_off(self) -> None:
+        """Put every original back, then the weights; what fails on the way does not keep the rest from it."""
+        with ExitStack() as stack:  # called last in, first out
+            if self.undo is not None:
+                stack.callback(self.undo)
+            for replacement in self.replacements:
+                stack.callback(replacement.take_off)
+
+
+@contextmanager
+def taken_off_if_it_fails(installation: Installation) -> Iterator[None]:
+    """Within this, an exception leaves nothing installed; ``installation`` is filled as the work goes on."""
+    try:
+        yield
+    except BaseException:
+        installation.take_off()
+        raise

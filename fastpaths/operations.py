@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
 
 from fuseproof.fastpaths.gates import Gate
+from fuseproof.fastpaths.user_operations import UserOperation
+
+NO_OUTPUTS: Mapping[str, torch.Tensor] = MappingProxyType({})
 
 
 class Operation(Protocol):
@@ -27,8 +31,10 @@ class GatedOperation:
 
     def __init__(self, name: str, operation: Any, gate: Gate | None) -> None:
         form = operation  # the reference stays the built-in one, whoever stands in for the fused form
+        self._own: UserOperation | None = None
         if gate is not None and name in gate.stand_ins:
             form, gate = gate.stand_ins[name]
+            self._own = UserOperation(form, gate)
         self.name = name
         self.gate = gate
         self._reference: Callable[..., Any] = operation.reference
@@ -42,6 +48,8 @@ class GatedOperation:
         if self.gate.call_observer is not None:
             self.gate.call_observer(self, arguments, outputs)
         key = (self.name, *map(signature, arguments), *map(signature, outputs.values()))
+        if self._own is not None:
+            return self.run(key, lambda: self._reference(*arguments), arguments, outputs)
         reason = self._reason(key, arguments, outputs)
         if reason is not None:
             return self.gate.decline(reason, lambda: self._reference(*arguments))
@@ -53,7 +61,26 @@ class GatedOperation:
             same_layout=not outputs,
         )
 
-    def _reason(self, key: Hashable, arguments: tuple[Any, ...], outputs: dict[str, torch.Tensor]) -> str | None:
+    def run(
+        self,
+        key: Hashable,
+        reference: Callable[[], Any],
+        arguments: tuple[Any, ...],
+        outputs: Mapping[str, torch.Tensor] = NO_OUTPUTS,
+    ) -> Any:
+        """As a call, behind the gate (there is one) under a ``key`` of the caller's, against its own ``reference``."""
+        assert self.gate is not None
+        if self._own is not None:
+            is_traced = torch.compiler.is_compiling()
+            return reference() if is_traced else self._own.run(key, reference, arguments, outputs=outputs)
+        reason = self._reason(key, arguments, outputs)
+        if reason is not None:
+            return self.gate.decline(reason, reference)
+        return self.gate.run(
+            key, lambda: self.fused_form(*arguments, **outputs), reference, writes=tuple(outputs.values())
+        )
+
+    def _reason(self, key: Hashable, arguments: tuple[Any, ...], outputs: Mapping[str, torch.Tensor]) -> str | None:
         """The key holds all that a reason can depend on, so each is asked for once."""
         try:
             return self._reasons[key]

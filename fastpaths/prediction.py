@@ -15,7 +15,7 @@ from torch import nn
 
 from fuseproof.fastpaths.families import family_of, kernels_of_site
 from fuseproof.fastpaths.gates import Gate
-from fuseproof.fastpaths.mounts import COMPONENTS, Part
+from fuseproof.fastpaths.mounted import COMPONENTS, Part
 from fuseproof.fastpaths.tiers import permits, quality_level, tier_reasons
 from fuseproof.fastpaths.user_families import UserFamily, decline_unreachable, user_families
 from fuseproof.fastpaths.user_sites import UserSite
@@ -53,19 +53,19 @@ def predict(pipe: Any, quality: str = "lossless", user_sites: Sequence[UserSite]
         for name in COMPONENTS
         if (family := family_of(getattr(pipe, name, None))) is not None
     ]
-    own = [Part(family.component, family) for family in user_families(pipe, parts, user_sites)]
+    own = [Part(pipe.transformer, family) for family in user_families(pipe, parts, user_sites)]
     gates = {site: Gate(site) for part in (*parts, *own) for site in part.family.SITES}
     installations = [part.family.install(part.component, gates) for part in own]
     try:
         for part in parts:
-            reason = part.family.reject_reason(part.component)
+            reason = part.rejected = part.family.reject_reason(part.component)
             sites = part.family.SITES
             part.declined = dict.fromkeys(sites, reason) if reason else part.family.site_reasons(part.component)
             part.declined |= tier_reasons(part.family, sites, part.declined)
         decline_unreachable([*parts, *own], gates)
     finally:
-        for replacement in reversed([one for installation in installations for one in installation.replacements]):
-            replacement.take_off()
+        for installation in reversed(installations):
+            installation.take_off()
     return [prediction for part in (*parts, *own) for prediction in _predictions(part, quality)]
 
 

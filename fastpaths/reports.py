@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from fuseproof.fastpaths.approximation import ApproximateGate
 from fuseproof.fastpaths.gates import Gate, GateMode
+from fuseproof.fastpaths.wording import ulp_text
 
-UNDECIDED = "no call could be decided: gradients on, first seen under capture, one step, or one branch"
+UNCHECKED = "gate off: nothing was compared"
 
 
 def site_report(name: str, gate: Gate | None, declined: str | None, taken_over_by: str | None = None) -> dict[str, Any]:
@@ -28,23 +30,25 @@ def site_report(name: str, gate: Gate | None, declined: str | None, taken_over_b
         return _entry("rejected", f"{len(gate.rejections)} key(s): {'; '.join(reasons)}", gate)
     if taken_over_by is not None and not (gate.calls_fused or gate.calls_eager):
         return _entry("off", f"{taken_over_by} does its work at this quality", gate)
-    if gate.observed is not None:
-        observed = gate.observed
-        reason = f"observed: {observed.differing_share:.4%} differ, by at most {observed.largest_ulp} ulp"
-        return _entry("observed", reason, gate)
+    if gate.mode is GateMode.OBSERVE and gate.calls_compared:
+        return _entry("observed", _also(_observed_text(gate), _declined_text(gate)), gate)
+    if gate.calls_fused and gate.mode is GateMode.OFF:
+        return _entry("unchecked", _also(UNCHECKED, _declined_text(gate)), gate)
     if gate.calls_fused:
         is_certified = 0 < gate.certified_keys == gate.verified_keys()
         return _entry("certified" if is_certified else "fused", _declined_text(gate), gate)
     if gate.declined:
         return _entry("declined", _declined_text(gate), gate)
     if gate.calls_eager:
-        return _entry("eager", UNDECIDED, gate)
+        return _entry("eager", _eager_text(gate), gate)
     return _entry("unreached", "no call reached this site", gate)
 
 
 def _approximate_report(gate: ApproximateGate, declined: str | None, taken_over_by: str | None) -> dict[str, Any]:
     rejected = sorted({rejection.reason for rejection in gate.rejections.values()})
     rejections = f"{len(gate.rejections)} key(s): {'; '.join(rejected)}" if rejected else None
+    state: str
+    reason: str | None
     if gate.calls_fused:
         text = f"quality {gate.quality}: {gate.deviation or _unmeasured(gate)}"
         state, reason = "approximate", f"{text}; exact for {rejections}" if rejections else text
@@ -55,7 +59,7 @@ def _approximate_report(gate: ApproximateGate, declined: str | None, taken_over_
     elif taken_over_by is not None:
         state, reason = "off", f"{taken_over_by} does its work at this quality"
     elif gate.calls_eager:
-        state, reason = "eager", UNDECIDED
+        state, reason = "eager", _eager_text(gate)
     else:
         state, reason = "unreached", "no call reached this site"
     return _entry(state, reason, gate) | {"deviation": gate.deviation.to_json() if gate.deviation else None}
@@ -65,10 +69,29 @@ def _unmeasured(gate: ApproximateGate) -> str:
     return "not compared (gate off)" if gate.mode is GateMode.OFF else "no bit differs from the exact form's"
 
 
+def _observed_text(gate: Gate) -> str:
+    """The worst of all compared calls, warm-ups included."""
+    calls = f"{gate.calls_compared} call(s) compared"
+    if gate.observed is None:
+        return f"{calls}, no bit differs"
+    worst = gate.observed
+    return f"{calls}: up to {worst.differing_share:.4%} of the values differ, by {ulp_text(worst.largest_ulp)}"
+
+
 def _declined_text(gate: Gate) -> str | None:
-    if not gate.declined:
-        return None
-    return "; ".join(f"{reason} ({count} call(s))" for reason, count in sorted(gate.declined.items()))
+    return _counted(gate.declined)
+
+
+def _eager_text(gate: Gate) -> str | None:
+    return _counted(gate.eager_causes)
+
+
+def _counted(reasons: Mapping[str, int]) -> str | None:
+    return "; ".join(f"{reason} ({count} call(s))" for reason, count in sorted(reasons.items())) or None
+
+
+def _also(first: str, second: str | None) -> str:
+    return f"{first}; {second}" if second else first
 
 
 def _entry(state: str, reason: str | None, gate: Gate) -> dict[str, Any]:

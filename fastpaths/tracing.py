@@ -15,10 +15,11 @@ from torch import nn
 
 from fuseproof.fastpaths.call_layouts import CallLayout, layout_of
 from fuseproof.fastpaths.families import family_of, kernels_of_site
-from fuseproof.fastpaths.gates import Computation, Gate, GateMode
+from fuseproof.fastpaths.gates import Gate, GateMode
 from fuseproof.fastpaths.installation import Installation
 from fuseproof.fastpaths.replacements import Forward, Replacement
 from fuseproof.fastpaths.tiers import LOSSLESS
+from fuseproof.fastpaths.trials import Computation
 from fuseproof.fastpaths.user_families import modules_matching
 from fuseproof.fastpaths.user_sites import UserSite
 

@@ -17,9 +17,12 @@ from torch import nn
 from fuseproof.errors import UsageError
 from fuseproof.fastpaths.families import kernels_of_site
 from fuseproof.fastpaths.gates import Gate
-from fuseproof.fastpaths.installation import Installation
+from fuseproof.fastpaths.installation import Installation, taken_off_if_it_fails
+from fuseproof.fastpaths.module_state import call_reason
 from fuseproof.fastpaths.operations import GatedOperation, signature
 from fuseproof.fastpaths.replacements import Forward, Replacement
+from fuseproof.fastpaths.user_code import tensors_in
+from fuseproof.fastpaths.user_operations import UserOperation
 from fuseproof.fastpaths.user_sites import UserSite, refuse_duplicates
 
 MODULES_SHOWN = 4
@@ -27,21 +30,21 @@ PLAIN_ARGUMENTS = (torch.Tensor, torch.dtype, torch.device, str, int, float, typ
 
 
 class MountedPart(Protocol):
-    """What a mount tells of one component: it, its family, and the sites that decline there."""
+    """What a mount tells of one component: it, its family, the sites that decline there, and why all of them do."""
 
     component: Any
     family: Any
     declined: dict[str, str]
+    rejected: str | None
 
 
 class UserFamily:
-    """Sites of one's own on one component; the same surface as a built-in family's module."""
+    """Sites of one's own on the transformer; the same surface as a built-in family's module."""
 
     COMPONENT = "transformer"
     LOOP_OPERATIONS: tuple[str, ...] = ()
 
-    def __init__(self, component: Any, sites: Sequence[UserSite], requires: Mapping[str, str]) -> None:
-        self.component = component
+    def __init__(self, sites: Sequence[UserSite], requires: Mapping[str, str]) -> None:
         self.sites = tuple(sites)
         self.SITES = tuple(site.name for site in sites)
         self.QUALITY_OF_SITE = dict.fromkeys(self.SITES, "lossless")
@@ -60,14 +63,15 @@ class UserFamily:
         raise LookupError(name)
 
     def install(self, component: Any, gates: Mapping[str, Gate]) -> Installation:
-        """Replace the forwards of every module that a chosen site's glob names."""
+        """Replace the forwards of every module that a chosen site's glob names; a glob without any changes nothing."""
         installation = Installation()
-        for site in self.sites:
-            if site.modules is None or site.name not in gates:
-                continue
-            for name, module in modules_matching(component, site):
-                call = ModuleOperation(site, name, module, gates[site.name])
-                installation.replacements.append(Replacement(module, functools.partial(_forward, call)))
+        with taken_off_if_it_fails(installation):
+            for site in self.sites:
+                if site.modules is None or site.name not in gates:
+                    continue
+                for name, module in modules_matching(component, site):
+                    call = ModuleOperation(site, name, module, gates[site.name])
+                    installation.replacements.append(Replacement(module, functools.partial(_forward, call)))
         return installation
 
 
@@ -79,25 +83,19 @@ class ModuleOperation:
         self.site = site
         self.module = module
         self.gate = gate
-        self._reasons: dict[Hashable, str | None] = {}
+        self._own = UserOperation(site, gate, module)
 
     def run(self, eager: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Fused where the gate has seen the module's own bits for such arguments."""
         if torch.compiler.is_compiling():
             return eager(*args, **kwargs)
-        gate, site = self.gate, self.site
-        if gate.call_observer is not None:
-            gate.call_observer(self, args, kwargs)
+        if self.gate.call_observer is not None:
+            self.gate.call_observer(self, args, kwargs)
+        around = call_reason() or _unreal_reason(args, kwargs)
+        if around is not None:
+            return self.gate.decline(around, lambda: eager(*args, **kwargs))
         key = (self.name, *map(nested_signature, args), *((name, nested_signature(kwargs[name])) for name in kwargs))
-        reason = self._reason(key, args, kwargs)
-        if reason is not None:
-            return gate.decline(reason, lambda: eager(*args, **kwargs))
-        return gate.run(key, lambda: site.fused(self.module, *args, **kwargs), lambda: eager(*args, **kwargs))
-
-    def _reason(self, key: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-        if key not in self._reasons:
-            self._reasons[key] = self.site.reject_reason(self.module, *args, **kwargs)
-        return self._reasons[key]
+        return self._own.run(key, lambda: eager(*args, **kwargs), args, keywords=kwargs)
 
 
 def user_families(pipe: Any, parts: Iterable[MountedPart], sites: Sequence[UserSite]) -> Iterator[UserFamily]:
@@ -118,7 +116,7 @@ def user_families(pipe: Any, parts: Iterable[MountedPart], sites: Sequence[UserS
                 next_step="`fuseproof fastpaths list` shows sites and kernels.",
             )
     requires = {site.name: owners[site.replaces] for site in sites if site.replaces is not None}
-    yield UserFamily(pipe.transformer, sites, requires)
+    yield UserFamily(sites, requires)
 
 
 def kernel_owners(families: Iterable[Any]) -> dict[str, str]:
@@ -139,15 +137,23 @@ def connect_stand_ins(gates: Mapping[str, Gate], parts: Iterable[MountedPart], s
 def decline_unreachable(parts: Iterable[MountedPart], gates: Mapping[str, Gate]) -> None:
     """Where the rewrite that a replaced kernel works in declines, so does its stand-in, for the same reason."""
     known = list(parts)
-    reasons = {name: reason for part in known for name, reason in part.declined.items()}
-    requires = {site: needed for part in known for site, needed in getattr(part.family, "REQUIRES", {}).items()}
+    blocked = {site: reason for part in known for site, reason in _unreachable(part)}
     for part in known:
-        if not isinstance(part.family, UserFamily):
-            continue
-        for name, owner in part.family.REQUIRES.items():
-            blocked = reasons.get(requires.get(owner, owner))
-            if name in gates and blocked is not None:
-                part.declined[name] = blocked
+        if isinstance(part.family, UserFamily):
+            stand_ins = part.family.REQUIRES.items()
+            part.declined |= {name: blocked[owner] for name, owner in stand_ins if name in gates and owner in blocked}
+
+
+def _unreachable(part: MountedPart) -> Iterator[tuple[str, str]]:
+    """Sites whose kernels nobody would call, and why. That the built-in kernel cannot run here is no such reason."""
+    requires = getattr(part.family, "REQUIRES", {})
+    of_the_loop = getattr(part.family, "LOOP_OPERATIONS", ())
+    for site in part.family.SITES:
+        needed = requires.get(site, site)
+        is_called_by_name = needed != site or site in of_the_loop
+        reason = part.declined.get(needed) if is_called_by_name else part.rejected
+        if reason is not None:
+            yield site, reason
 
 
 def modules_matching(component: nn.Module, site: UserSite) -> list[tuple[str, nn.Module]]:
@@ -170,6 +176,16 @@ def nested_signature(argument: Any) -> Hashable:
     if isinstance(argument, dict):
         return tuple((name, nested_signature(value)) for name, value in argument.items())
     return signature(argument) if isinstance(argument, PLAIN_ARGUMENTS) else repr(argument)
+
+
+def _unreal_reason(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    """A tensor of a call without memory, or of a class whose memory is not its own: no kernel may be given that."""
+    for value in tensors_in((args, kwargs)):
+        if type(value) not in (torch.Tensor, nn.Parameter):
+            return f"called with a {type(value).__name__}; kernels are given plain tensors"
+        if value.is_meta:
+            return "called with a tensor on the meta device"
+    return None
 
 
 def _forward(call: ModuleOperation, eager: Forward) -> Forward:

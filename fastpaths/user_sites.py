@@ -13,13 +13,17 @@ A site goes to modules of the model, found by a glob over their names, or takes 
     SITES = [UserSite("my_norm", fused=fused, reject_reason=reject_reason, modules="transformer_blocks.*.norm2")]
 
 What counts as correct is never the site's own word: the gate compares with the module's own forward, or with the
-reference of the kernel that was replaced.
+reference of the kernel that was replaced. A site may write into nothing but the outputs it is handed, must return fresh
+memory at each call, and must leave torch's settings alone: that is checked at first sight, and at every call under
+``--verify-every-step``. What the file prints goes to stderr.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
+import logging
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -29,6 +33,10 @@ from types import ModuleType
 from typing import Any
 
 from fuseproof.errors import UsageError
+from fuseproof.fastpaths.torch_settings import TorchSettings
+from fuseproof.fastpaths.wording import plain_text
+
+logger = logging.getLogger(__name__)
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 RESERVED_NAMES = frozenset({"auto", "off"})
@@ -161,18 +169,28 @@ def _executed(file: Path, source: bytes, sha256: str) -> ModuleType:
     module.__file__ = str(file.absolute())
     try:
         code = compile(source, str(file.absolute()), "exec")
+    except (RecursionError, MemoryError) as error:
+        raise UsageError(
+            f"--fastpaths-from {file} is nested too deeply, or too long in one place, to compile."
+        ) from error
     except (SyntaxError, ValueError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         message = error.msg if isinstance(error, SyntaxError) else error
-        raise UsageError(f"--fastpaths-from {file} is no Python{line}: {message}.") from error
+        raise UsageError(f"--fastpaths-from {file} is no Python{line}: {plain_text(message)}.") from error
     sys.modules[name] = module
+    settings = TorchSettings()
     try:
-        exec(code, module.__dict__)
+        with contextlib.redirect_stdout(sys.stderr):
+            exec(code, module.__dict__)
     except UsageError as error:
         raise UsageError(f"{file}: {error.message}", next_step=error.next_step) from error
     except (Exception, SystemExit) as error:
-        what = f"{type(error).__name__}: {error}".rstrip(".")
+        what = plain_text(f"{type(error).__name__}: {error}").rstrip(".")
         raise UsageError(f"--fastpaths-from {file} fails{_line_in(file, error)}: {what}.") from error
+    finally:
+        changed = settings.put_back(random=False)
+    if changed is not None:
+        logger.warning("%s changed %s while it was imported; it was put back", file, changed)
     return module
 
 

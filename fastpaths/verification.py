@@ -6,39 +6,32 @@ looks whether anything changed that is no output. The keys that the gate verifie
 
 from __future__ import annotations
 
-import copy
 import logging
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
 
 import torch
 from torch import nn
 
+from fuseproof.errors import FuseproofError
 from fuseproof.fastpaths import gates
-from fuseproof.fastpaths.bits import bits_equal, value_mismatch
-from fuseproof.fastpaths.call_layouts import CallLayout, Place
-from fuseproof.fastpaths.check_values import EDGE_VALUES, POINTWISE_ONLY, filler
-from fuseproof.fastpaths.families import kernel_module
+from fuseproof.fastpaths.bits import bit_difference, bits_equal, snapshot, value_mismatch
+from fuseproof.fastpaths.call_texts import distinct_texts, shapes_text
+from fuseproof.fastpaths.check_values import EDGE_VALUES, NOT_FINITE, POINTWISE_ONLY, filler
+from fuseproof.fastpaths.cpu_roundings import cpu_cause
 from fuseproof.fastpaths.gates import Gate
-from fuseproof.fastpaths.operations import GatedOperation
+from fuseproof.fastpaths.prepared_calls import Prepared, poison_freed_memory, prepare
 from fuseproof.fastpaths.tracing import SiteCall
-from fuseproof.fastpaths.user_families import ModuleOperation
+from fuseproof.fastpaths.trials import is_device_error
+from fuseproof.fastpaths.wording import ulp_text
 
 POINTWISE_KERNELS = frozenset({"gated_residual", "gelu_tanh", "attention_mlp_gelu", "conv_bias_residual"})
-SAME_ORDER_ON_CPU = frozenset({"gated_residual"})
-"""Kernels whose reference rounds on a CPU as on a card; elsewhere the interpreter can find faults, not prove bits."""
-LARGEST_CPU_PERCENT = 1.0
-CPU_REASON = "a CPU rounds this chain in another order, so only a card can decide"
-WEIGHT_SCALE = 0.05
+FINITE_ONLY = frozenset({"row_quantize"})
+"""Kernels that promise nothing of a row that is not finite."""
 RUNS = 2
-COPIES_ON_A_CPU = 16  # a CPU's allocator has more than one place for a size
-
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class State(StrEnum):
@@ -52,11 +45,12 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Case:
-    """One call with one kind of values."""
+    """One call with one kind of values. ``text`` tells it from the other calls of its workload."""
 
     call: SiteCall
     workload: str
     values: str
+    text: str | None = None
 
 
 @dataclass(frozen=True)
@@ -75,30 +69,32 @@ class Outcome:
     milliseconds: float
 
 
-@dataclass
-class Prepared:
-    """One call made real: what is run, on which arguments, and the memory they lie in, as it was filled."""
-
-    arguments: Arguments
-    run: Callable[[], Any]
-    believed: Callable[[], Any] | None
-    actual: Callable[[], Any]
-    blocks: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
-
-
 def cases_for(calls: Iterable[SiteCall], workload: str, *, edge_values: bool) -> list[Case]:
     """Ordinary values for each call, and with ``edge_values`` everything that may break a kernel too."""
     return [
         Case(call, workload, values)
         for call in calls
         for values in ("random", *(EDGE_VALUES if edge_values else ()))
-        if values not in POINTWISE_ONLY or call.layout.operation in POINTWISE_KERNELS
+        if (values not in POINTWISE_ONLY or call.layout.operation in POINTWISE_KERNELS)
+        and (values not in NOT_FINITE or call.layout.operation not in FINITE_ONLY)
     ]
+
+
+def labelled(cases: Iterable[Case]) -> list[Case]:
+    """The same cases, each with a text that no other call of its workload has."""
+    known = list(cases)
+    texts: dict[tuple[str, SiteCall], str] = {}
+    for workload in dict.fromkeys(case.workload for case in known):
+        calls = list(dict.fromkeys(case.call for case in known if case.workload == workload))
+        texts |= {(workload, call): text for call, text in zip(calls, distinct_texts(calls), strict=True)}
+    return [replace(case, text=texts[case.workload, case.call]) for case in known]
 
 
 def check(case: Case, device: torch.device, seed: int = 0) -> Outcome:
     """Run one case on ``device``."""
-    return check_call(case.call, device, filler(case.values, seed, device), case.workload, case.values)
+    fill = filler(case.values, seed, device)
+    outcome: Outcome = check_call(case.call, device, fill, case.workload, case.values)
+    return outcome if case.text is None else replace(outcome, shapes=case.text)
 
 
 @torch.no_grad()
@@ -109,16 +105,25 @@ def check_call(
     workload: str,
     values: str,
     module: nn.Module | None = None,
+    *,
+    is_replay: bool = False,
 ) -> Outcome:
-    """As :func:`check`, with the values that ``fill`` writes; ``module`` is a real one in place of the call's own."""
+    """As :func:`check`, with the values that ``fill`` writes; ``module`` is a real one in place of the call's own.
+
+    A failure of a site of one's own is an outcome. With ``is_replay`` the arguments come from a file: where the eager
+    chain itself cannot take them, a :class:`FuseproofError` says so.
+    """
     started = time.perf_counter()
     gate = Gate(call.site, verifies_every_call=True)
-    prepared = _prepared(call, gate, device, fill, module)
-    with _gates_say_nothing():
-        for _ in range(RUNS):
-            poison_freed_memory(prepared.arguments)
-            prepared.run()
-    state, reason = _judged(call, gate, prepared, device)
+    prepared = prepare(call, gate, device, fill, module)
+    if is_replay:
+        _require_eager_runs(call, prepared)
+    try:
+        state, reason = _run_and_judge(call, gate, prepared, device)
+    except Exception as error:
+        if call.user_site is None or is_device_error(error):
+            raise
+        state, reason = State.DIFFERS, one_line(error)
     return Outcome(
         site=call.site,
         operation=call.layout.operation,
@@ -133,6 +138,14 @@ def check_call(
     )
 
 
+def one_line(error: BaseException) -> str:
+    """What went wrong in one sentence: ours, or an exception's type and the first line of what it says."""
+    if isinstance(error, FuseproofError):
+        return error.message.rstrip(".")
+    said = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
 def certified_keys(outcomes: Iterable[Outcome]) -> dict[str, list[str]]:
     """By site: keys that every case agreed on. A site with any case that differs has none."""
     known = list(outcomes)
@@ -144,93 +157,31 @@ def certified_keys(outcomes: Iterable[Outcome]) -> dict[str, list[str]]:
     return {site: sorted(found) for site, found in keys.items()}
 
 
-def shapes_text(layout: CallLayout) -> str:
-    """The shapes of the first two tensors, which tell a reader which call it is."""
-    shapes = ["x".join(map(str, place.shape)) or "scalar" for _, place in layout.places()]
-    return ", ".join(shapes[:2]) + (f" and {len(shapes) - 2} more" if len(shapes) > 2 else "")
+def _require_eager_runs(call: SiteCall, prepared: Prepared) -> None:
+    try:
+        prepared.actual()
+    except Exception as error:
+        if is_device_error(error):
+            raise
+        raise FuseproofError(
+            f"the captured arguments are none that {call.layout.operation} can be called with: {one_line(error)}.",
+            next_step="Capture the call again: `fuseproof fastpaths capture`.",
+        ) from error
 
 
-def operation_of(call: SiteCall, gate: Gate) -> GatedOperation:
-    """The kernel of a call behind ``gate``, with a site of one's own in its place where the call has one."""
-    name = call.layout.operation
-    if call.user_site is None:
-        return GatedOperation(name, kernel_module(name), gate)
-    owner = Gate(f"owner of {name}")
-    owner.stand_ins[name] = (call.user_site, gate)
-    return GatedOperation(name, kernel_module(name), owner)
-
-
-def real_module(module: nn.Module, device: torch.device, seed: int = 0) -> nn.Module:
-    """A copy of a meta ``module`` on ``device`` with small random weights, from a generator of its own."""
-    made = copy.deepcopy(module).to_empty(device=device)
-    generator = torch.Generator(device).manual_seed(seed)
-    for tensor in (*made.parameters(), *made.buffers()):
-        if tensor.is_floating_point():
-            tensor.data.normal_(std=WEIGHT_SCALE, generator=generator)
-    return made
-
-
-def poison_freed_memory(arguments: Arguments) -> None:
-    """Leave NaN where the allocator will put a result, so that an element nobody writes shows."""
-    for value in arguments[0]:
-        if isinstance(value, torch.Tensor) and value.is_floating_point():
-            copies = 1 if value.is_cuda else COPIES_ON_A_CPU
-            [torch.full(value.shape, float("nan"), dtype=value.dtype, device=value.device) for _ in range(copies)]
-
-
-def _prepared(
-    call: SiteCall, gate: Gate, device: torch.device, fill: Callable[[torch.Tensor], None], module: nn.Module | None
-) -> Prepared:
-    blocks: list[torch.Tensor] = []
-
-    def noted_fill(block: torch.Tensor) -> None:
-        fill(block)
-        blocks.append(block)
-
-    arguments, keywords = call.layout.make(device, noted_fill)
-    _poison_outputs(call.layout, keywords, is_module=call.module is not None)
-    kept = [(block, block.clone()) for block in blocks]
-    user = call.user_site
-    if call.module is not None and user is not None:
-        real = module or real_module(call.module, device)
-        operation = ModuleOperation(user, call.layout.operation, real, gate)
-        believed = user.reference
-        return Prepared(
-            (arguments, keywords),
-            lambda: operation.run(real.forward, arguments, keywords),
-            None if believed is None else lambda: believed(real, *arguments, **keywords),
-            lambda: real.forward(*arguments, **keywords),
-            kept,
-        )
-    kernel, own_reference = kernel_module(call.layout.operation), user.reference if user is not None else None
-    gated = operation_of(call, gate)
-    return Prepared(
-        (arguments, keywords),
-        lambda: gated(*arguments, **keywords),
-        None if own_reference is None else lambda: own_reference(*arguments),
-        lambda: kernel.reference(*arguments),
-        kept,
-    )
-
-
-def _poison_outputs(layout: CallLayout, outputs: dict[str, Any], *, is_module: bool) -> None:
-    """NaN into output memory that no argument shares."""
-    if is_module:
-        return
-    read = {place.memory for index, place in layout.places() if index.split(".")[0].isdigit()}
-    for name, place in layout.keywords:
-        if isinstance(place, Place) and place.memory not in read:
-            outputs[name].fill_(float("nan"))
+def _run_and_judge(call: SiteCall, gate: Gate, prepared: Prepared, device: torch.device) -> tuple[State, str | None]:
+    with _gates_say_nothing():
+        for _ in range(RUNS):
+            poison_freed_memory(prepared.arguments)
+            prepared.run()
+    return _judged(call, gate, prepared, device)
 
 
 def _judged(call: SiteCall, gate: Gate, prepared: Prepared, device: torch.device) -> tuple[State, str | None]:
     if gate.declined:
         return State.DECLINES, "; ".join(gate.declined)
     if gate.rejections:
-        reason = "; ".join(sorted({rejection.reason for rejection in gate.rejections.values()}))
-        if device.type == "cpu" and call.user_site is None and _may_be_the_cpu(call.layout.operation, reason):
-            return State.UNDECIDED, f"{CPU_REASON} ({reason})"
-        return State.DIFFERS, reason
+        return _difference(call, device, "; ".join(sorted({one.reason for one in gate.rejections.values()})))
     if any(not bits_equal(block, before) for block, before in prepared.blocks):
         return State.DIFFERS, "memory that is no output was written"
     if prepared.believed is not None:
@@ -238,15 +189,32 @@ def _judged(call: SiteCall, gate: Gate, prepared: Prepared, device: torch.device
         mismatch = value_mismatch(believed, actual)
         if mismatch is not None or not bits_equal(believed, actual):
             return State.DIFFERS, f"its reference is not what it replaces: {mismatch or 'other bits'}"
-    if not gate.verified_keys():
-        return State.UNDECIDED, "no call could be decided"
-    return State.EQUAL, None
+    if gate.verified_keys():
+        return State.EQUAL, None
+    return _compared_alone(call, prepared, device)
 
 
-def _may_be_the_cpu(kernel: str, reason: str) -> bool:
-    """Whether a difference is as small as that of a CPU's own roundings: few values, whatever their distance."""
-    share = re.search(r"([0-9.]+)% of the values differ", reason)
-    return kernel not in SAME_ORDER_ON_CPU and share is not None and float(share[1]) <= LARGEST_CPU_PERCENT
+def _compared_alone(call: SiteCall, prepared: Prepared, device: torch.device) -> tuple[State, str | None]:
+    """Where a gate decides nothing, since equal NaNs or constants prove nothing, a difference still is a fault.
+
+    Equal bits are an outcome too, and verify no key. The fused form runs last: it may write over the arguments.
+    """
+    expected = snapshot(prepared.actual())
+    found = prepared.fused()
+    mismatch = value_mismatch(found, expected)
+    if mismatch is not None:
+        return State.DIFFERS, f"not laid out as eager: {mismatch}"
+    if bits_equal(found, expected):
+        return State.EQUAL, None
+    difference = bit_difference(found, expected)
+    share = f"{difference.differing_share:.4%} of the values differ"
+    return _difference(call, device, f"not bit-exact: {share}, by {ulp_text(difference.largest_ulp)}")
+
+
+def _difference(call: SiteCall, device: torch.device, reason: str) -> tuple[State, str]:
+    """A fault, unless a CPU alone may explain it."""
+    cause = cpu_cause(call.layout.operation, reason) if device.type == "cpu" and call.user_site is None else None
+    return (State.DIFFERS, reason) if cause is None else (State.UNDECIDED, cause)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import secrets
 import stat
 from pathlib import Path
 
-from fuseproof.errors import FuseproofError
+from fuseproof.errors import FuseproofError, UsageError
 
 SPECIAL_KINDS = (
     (stat.S_ISDIR, "a folder"),
@@ -16,6 +16,8 @@ SPECIAL_KINDS = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
+STANDARD_STREAMS = ("standard input", "standard output", "standard error")
+"""By descriptor."""
 
 
 def write_text_atomically(path: str | os.PathLike[str], text: str) -> None:
@@ -50,19 +52,32 @@ def replace_whole(target: Path, content: bytes) -> None:
 
 
 def special_kind(path: Path) -> str | None:
-    """What stands at ``path``, links followed, when it is neither a regular file nor nothing: ``"a named pipe"``.
+    """What stands at ``path``, links followed, that a rename must not replace: ``"a named pipe"``; None for all else.
 
-    Raises :class:`OSError` for a name that the system cannot look up, :class:`ValueError` for one with a NUL byte.
+    A regular file counts, too, where one of this program's own standard streams reads or writes it: what was printed
+    would vanish with it. Raises :class:`OSError` for a name that the system cannot look up, :class:`ValueError` for one
+    with a NUL byte.
     """
     try:
-        mode = path.stat().st_mode
+        found = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return next((kind for is_kind, kind in SPECIAL_KINDS if is_kind(mode)), None)
+    kind = next((kind for is_kind, kind in SPECIAL_KINDS if is_kind(found.st_mode)), None)
+    return kind or _standard_stream(found)
+
+
+def _standard_stream(found: os.stat_result) -> str | None:
+    for descriptor, name in enumerate(STANDARD_STREAMS):
+        try:
+            if os.path.samestat(found, os.fstat(descriptor)):
+                return f"this program's {name}"
+        except OSError:
+            continue  # closed
+    return None
 
 
 def regular_target(path: Path) -> Path:
-    """The file that writing to ``path`` replaces, links followed; :class:`FuseproofError` where that is no file."""
+    """The file that writing to ``path`` replaces, links followed; a :class:`UsageError` where something else stands."""
     try:
         kind = special_kind(path)
         target = path.resolve() if path.is_symlink() else path
@@ -70,7 +85,7 @@ def regular_target(path: Path) -> Path:
         reason = getattr(error, "strerror", None) or error
         raise FuseproofError(f"Cannot write {str(path)!r}: {reason}.", next_step="Choose another file name.") from error
     if kind is not None:
-        raise FuseproofError(
+        raise UsageError(
             f"Cannot write {path}: it is {kind}, and a regular file was expected.", next_step="Choose another file."
         )
     return target

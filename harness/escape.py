@@ -2,8 +2,8 @@
 
 GitHub's markdown is HTML with extras, so a character reference (``&#124;`` for ``|``) is the one escape that holds in a
 table cell, a paragraph and an HTML block alike. What can never start markup is left readable: an underscore inside a
-word, the brackets of an interval, ``~/`` at the start of a path. Fenced blocks need no escape, only a fence longer than
-any run of backticks inside.
+word, the brackets of an interval, ``~/`` at the start of a path, the dashes of a ``--flag``. Fenced blocks need no
+escape, only a fence longer than any run of backticks inside.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SPECIAL = re.compile(
     ) | (?P<markup>[&<|`*_\[\]~$\\])""",
     re.VERBOSE,
 )
-_BLOCK_START = re.compile(r"^(?:>|#+(?=\s|$)|[+-](?=[\s-]|$)|(?=\d+[.)](?:\s|$)))")
+_BLOCK_START = re.compile(r"^(?:>|#+(?=\s|$)|[+-](?=\s|$)|-(?=[\s-]*$)|(?=\d+[.)](?:\s|$)))")
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\u2029\ufeff\ud800-\udfff]")
 _LINE_BREAKS = re.compile(r"[\t\r\n\x0b\x0c\x85\u2028\u2029]+")
 

@@ -18,6 +18,20 @@ from fuseproof.errors import FuseproofError, UsageError
 if TYPE_CHECKING:
     from PIL import Image
 
+IMAGE_FORMATS = {
+    "PNG": "PNG",
+    "JPEG": "JPEG",
+    "WebP": "WEBP",
+    "GIF": "GIF",
+    "BMP": "BMP",
+    "TIFF": "TIFF",
+    "AVIF": "AVIF",
+    "JPEG 2000": "JPEG2000",
+    "ICO": "ICO",
+    "PPM": "PPM",
+}
+"""The formats that are decoded, by our name and by Pillow's. Pillow knows more, and runs a program for some (EPS)."""
+
 LARGEST_ASPECT = 16
 """Longer side by shorter side. The text encoder's image processor fails from 200 on, and a canvas grows without end."""
 
@@ -67,7 +81,7 @@ def read_conditioning_image(content: bytes, sha256: str) -> ConditioningImage:
     """
     from PIL import Image
 
-    with Image.open(io.BytesIO(content)) as opened:
+    with Image.open(io.BytesIO(content), formats=list(IMAGE_FORMATS.values())) as opened:
         frames = _frames(opened)
         opened.load()
         orientation = _orientation(opened)  # 1 for a TIFF: Pillow turned it while loading

@@ -20,7 +20,10 @@ TRANSFORMER_GEOMETRY = {
 
 
 def describe_family(family: Family) -> dict[str, Any]:
-    """What holds for every checkpoint of the family; sizes in pixels."""
+    """What holds for every checkpoint of the family; sizes in pixels.
+
+    A family that takes an image has no default width and height: ``canvas_rule`` says how the image gives them.
+    """
     return {
         "name": family.name,
         "title": family.title,
@@ -28,19 +31,19 @@ def describe_family(family: Family) -> dict[str, Any]:
         "model_ids": list(family.model_ids),
         "takes_image": family.takes_image,
         "makes_video": family.makes_video,
-        "transformer_parameters": family.parameters,
+        "published_transformer_parameters": rounded_parameters(family.parameters),
         "geometry": dict(family.geometry),
         "text_tokens": family.text_tokens,
         "defaults": {
-            "width": family.default_width,
-            "height": family.default_height,
+            "width": None if family.takes_image else family.default_width,
+            "height": None if family.takes_image else family.default_height,
             "canvas_pixels": family.canvas_pixels,
             "num_inference_steps": family.default_steps,
             "guidance_scale": family.default_guidance_scale,
         },
         "embedded_defaults": {
-            "width": family.embedded_width,
-            "height": family.embedded_height,
+            "width": None if family.takes_image else family.embedded_width,
+            "height": None if family.takes_image else family.embedded_height,
             "canvas_pixels": family.embedded_width * family.embedded_height if family.takes_image else None,
             "num_inference_steps": family.embedded_steps,
             "guidance_scale": family.default_guidance_scale,
@@ -50,6 +53,7 @@ def describe_family(family: Family) -> dict[str, Any]:
             "minimum_side": family.minimum_side,
             "maximum_side": family.maximum_side,
             "maximum_pixels": family.maximum_pixels,
+            "canvas_rule": canvas_rule(family),
         },
         "components": {
             name: {
@@ -62,6 +66,18 @@ def describe_family(family: Family) -> dict[str, Any]:
         },
         "notes": list(family.notes),
     }
+
+
+def rounded_parameters(count: int) -> str:
+    """A published count, which is no exact one, in as many digits as it has: ``6.27 billion``."""
+    return f"{count / 1e9:.2f} billion"
+
+
+def canvas_rule(family: Family) -> str | None:
+    """How the input image gives the size of the picture, as a sentence's end; None for a family without one."""
+    if not family.takes_image:
+        return None
+    return f"the input image's aspect, each side rounded up to a multiple of {family.size_multiple}"
 
 
 def describe_dummy(family: Family) -> dict[str, Any] | None:

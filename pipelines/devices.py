@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -19,15 +20,12 @@ def choose_device(name: str | None) -> torch.device:
     """``None`` or ``auto``: the first CUDA device if there is one, else the CPU."""
     if name in (None, "auto"):
         return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(str(name))
-    except RuntimeError:
-        raise UsageError(f"--device {name!r} is not a device; use auto, cpu, cuda or cuda:N.") from None
-    if device.type not in ("cpu", "cuda"):
-        raise UsageError(f"--device {name!r} is not supported; use auto, cpu, cuda or cuda:N.")
-    if device.type == "cuda":
-        return _cuda_device(device)
-    return device
+    if name == "cpu":
+        return torch.device("cpu")
+    cuda = re.fullmatch("cuda(?::([0-9]{1,9}))?", str(name))  # torch.device itself wraps an index around at 256
+    if cuda is None:
+        raise UsageError(f"--device {name!r} is not a device; use auto, cpu, cuda or cuda:N.")
+    return _cuda_device(int(cuda[1] or 0))
 
 
 def choose_dtype(name: str | None, device: torch.device) -> torch.dtype:
@@ -56,15 +54,16 @@ def set_attention_backend(transformer: Any, name: str | None) -> None:
         ) from error
 
 
-def _cuda_device(device: torch.device) -> torch.device:
+def _cuda_device(index: int) -> torch.device:
     if not torch.cuda.is_available():
         raise FuseproofError(
-            f"--device {device} was asked for, and torch {torch.__version__} sees no CUDA device.",
+            f"--device cuda:{index} was asked for, and torch {torch.__version__} sees no CUDA device.",
             next_step="Use --device cpu, or see `fuseproof doctor`.",
         )
-    index = device.index or 0
-    if index >= torch.cuda.device_count():
+    count = torch.cuda.device_count()
+    if index >= count:
         raise UsageError(
-            f"--device cuda:{index} does not exist; this machine has {torch.cuda.device_count()} device(s)."
+            f"--device cuda:{index} does not exist; this machine has {count} device(s), cuda:0 to cuda:{count - 1}.",
+            next_step="Use --device auto, which takes the first.",
         )
     return torch.device("cuda", index)

@@ -64,20 +64,20 @@ def count_tokens(tokenizer: Any, prompt: str) -> int:
 
 
 def _refuse_prompts(tokenizer: Any, request: GenerationRequest) -> None:
-    for prompt in _prompts(request):
+    for name, prompt in zip(("prompt", "negative prompt"), _prompts(request), strict=True):
         if not isinstance(prompt, str):
             raise UsageError(
-                f"The prompt is a {type(prompt).__name__}; one request takes one text.", next_step="Make it a request."
+                f"The {name} is a {type(prompt).__name__}; one request takes one text.", next_step="Make it a request."
             )
         if IMAGE_TOKEN in prompt:
             raise UsageError(
-                f"The prompt holds {IMAGE_TOKEN!r}, which stands for the input image in this model.",
+                f"The {name} holds {IMAGE_TOKEN!r}, which stands for the input image in this model.",
                 next_step="Leave it out; the image comes from --image-path.",
             )
         tokens = 0 if _is_surely_short(prompt) else count_tokens(tokenizer, prompt)
         if tokens > PROMPT_TOKENS:
             raise UsageError(
-                f"The prompt has {tokens} tokens, and this model takes at most {PROMPT_TOKENS}: {prompt[:40]!r}…",
+                f"The {name} has {tokens} tokens, and this model takes at most {PROMPT_TOKENS}: {prompt[:40]!r}…",
                 next_step="Shorten it; it is never cut silently.",
             )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
@@ -17,6 +18,7 @@ from safetensors import SafetensorError
 
 from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.pipelines.content_hash import folder_sha256
+from fuseproof.pipelines.families import family_of_model_id
 from fuseproof.pipelines.hub import download_snapshot, is_repository_id
 from fuseproof.pipelines.model_cache import (
     BUILDING,
@@ -73,7 +75,21 @@ def resolve_model(model_path: str, revision: str | None) -> ResolvedModel:
         return ResolvedModel(snapshot.folder, "hub", model_path, snapshot.commit)
     raise FuseproofError(
         f"The model path {model_path!r} is neither an existing folder, nor embedded:<name>, nor owner/name on the hub.",
-        next_step=f"Try --model-path {PREFIX}{next(iter(RECIPES))}.",
+        next_step=_next_step(model_path),
+    )
+
+
+def _next_step(model_path: str) -> str:
+    """What there is of the same family, where ``model_path`` is our name for one, or a published id without its owner.
+
+    Elsewhere the embedded checkpoint whose name is most like it.
+    """
+    family = family_of_model_id(model_path)
+    if family is None or family.name not in RECIPES:
+        return f"Try {PREFIX}{_closest_recipe(model_path)}."
+    return (
+        f"Try {PREFIX}{family.name} (tiny, random weights) or {family.model_ids[0]} (the published model), "
+        "or add --load-format dummy for its released geometry."
     )
 
 
@@ -130,9 +146,14 @@ def _recipe_named(name: str) -> Recipe:
         existing = ", ".join(f"{PREFIX}{known}" for known in RECIPES)
         raise UsageError(
             f"There is no embedded checkpoint {name!r}; fuseproof has {existing}.",
-            next_step="`fuseproof models list` shows them.",
+            next_step=f"Try {PREFIX}{_closest_recipe(name)}; `fuseproof models list` shows them all.",
         )
     return recipe
+
+
+def _closest_recipe(name: str) -> str:
+    """The embedded checkpoint whose name is most like ``name``; the first one where none is."""
+    return next(iter(get_close_matches(name.lower(), RECIPES, n=1)), next(iter(RECIPES)))
 
 
 def _refuse_revision(revision: str | None, model_path: str, what: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
@@ -220,9 +221,21 @@ def family_named(name: str) -> Family:
     if family is None:
         raise UsageError(
             f"There is no model family {name!r}; fuseproof has {_listed(FAMILIES)}.",
-            next_step="`fuseproof models list` describes them.",
+            next_step=f"{closest_name(name)}`fuseproof models list` describes them.",
         )
     return family
+
+
+def closest_name(name: str) -> str:
+    """``Did you mean 'longcat-image'? `` for a mistyped family, published id or ``embedded:`` name; else nothing."""
+    known = [
+        spelling
+        for family in FAMILIES.values()
+        for spelling in (family.name, f"embedded:{family.name}", *family.model_ids)
+    ]
+    spellings = {spelling.lower(): spelling for spelling in known}
+    found = get_close_matches(name.lower(), spellings, n=1, cutoff=0.7)
+    return f"Did you mean {spellings[found[0]]!r}? " if found else ""
 
 
 def family_of_model_id(model_id: str) -> Family | None:

@@ -13,8 +13,11 @@ from fuseproof.fastpaths.call_layouts import CallLayout, layout_of
 from fuseproof.fastpaths.families import family_of, kernel_module
 from fuseproof.fastpaths.tracing import SiteCall
 
+SAMPLERS = ("Upsample2D", "Downsample2D")
 META = torch.device("meta")
 NORM_SITE, CONVOLUTION_SITE = "vae_group_norm_silu", "vae_convolutions"
+COPIES = ((1, 0), (2, 0), (1, 1))
+"""Factor and border before a convolution: as it is, an upsampler's, a downsampler's."""
 ATTENTION_NORM = "group_norm"
 """The one norm that no SiLU follows, by the last part of its name."""
 
@@ -38,10 +41,36 @@ def vae_calls(vae: Any, width: int, height: int, device: torch.device, *, encode
     return list(calls.values())
 
 
+def small_vae_calls(vae: Any) -> list[SiteCall]:
+    """Kernels of the VAE's sites on a few elements, in each layout that it knows; statistics stay fp32, as on a CPU."""
+    if family_of(vae) is None:
+        return []
+
+    def empty(*shape: int) -> torch.Tensor:
+        return torch.empty(shape, dtype=torch.bfloat16, device=META)
+
+    x, channel = empty(1, 4, 6, 5), empty(4)
+    turned = _channels_last(x)
+    calls: list[tuple[str, str, tuple[Any, ...]]] = [
+        (NORM_SITE, "group_norm_silu", (x, channel, channel, 2, 1e-6, silu, channels_last, False))
+        for silu, channels_last in ((True, False), (True, True), (False, False))
+    ]
+    calls += [
+        (CONVOLUTION_SITE, "conv_bias_residual", parts)
+        for parts in ((turned, channel), (turned, channel, x, None, 1.0), (turned, channel, turned, channel, 2.0))
+    ]
+    calls += [(CONVOLUTION_SITE, "channels_last_copy", (x, factor, border)) for factor, border in COPIES]
+    return [SiteCall(site, layout_of(kernel, arguments, {})) for site, kernel, arguments in calls]
+
+
 def _note(
     calls: dict[CallLayout, SiteCall], name: str, module: nn.Module, x: torch.Tensor, result: torch.Tensor, rounds: bool
 ) -> None:
-    if isinstance(module, nn.GroupNorm):
+    if type(module).__name__ in SAMPLERS:
+        is_up = type(module).__name__ == "Upsample2D"
+        copied = (x, 2, 0) if is_up else (x, 1, 1 if module.padding == 0 else 0)
+        _keep(calls, CONVOLUTION_SITE, layout_of("channels_last_copy", copied, {}))
+    elif isinstance(module, nn.GroupNorm):
         silu = not name.endswith(ATTENTION_NORM)
         for channels_last in (False, True) if x.ndim == 4 else (False,):
             arguments = (x, module.weight, module.bias, module.num_groups, module.eps, silu, channels_last, rounds)
@@ -71,7 +100,7 @@ def _heard(vae: nn.Module, note: Callable[[str, nn.Module, torch.Tensor, torch.T
     def hear(name: str) -> Callable[[nn.Module, Any, Any], None]:
         return lambda module, inputs, result: note(name, module, inputs[0], result)
 
-    kinds = ("GroupNorm", "Conv2d", "ResnetBlock2D")
+    kinds = ("GroupNorm", "Conv2d", "ResnetBlock2D", *SAMPLERS)
     hooks = [
         module.register_forward_hook(hear(name))
         for name, module in vae.named_modules()

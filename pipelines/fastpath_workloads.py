@@ -14,13 +14,14 @@ import torch
 
 from fuseproof.errors import UsageError
 from fuseproof.fastpaths.call_layouts import layout_of
+from fuseproof.fastpaths.check_values import NOT_FINITE
 from fuseproof.fastpaths.families import family_of
 from fuseproof.fastpaths.installation import Installation
 from fuseproof.fastpaths.tracing import Run, SiteCall, trace, trace_modules, with_stand_ins
 from fuseproof.fastpaths.user_sites import UserSite
 from fuseproof.fastpaths.verification import Case, cases_for
 from fuseproof.pipelines.families import Family
-from fuseproof.pipelines.fastpath_vae_workloads import vae_calls
+from fuseproof.pipelines.fastpath_vae_workloads import small_vae_calls, vae_calls
 from fuseproof.pipelines.skeletons import Skeleton, skeleton_of
 
 META = torch.device("meta")
@@ -47,6 +48,8 @@ ODD = (
 SMALL = (Workload("2+3 rows", 2, 3), Workload("2 samples of 1+4 rows", 1, 4, batch=2))
 """For Triton's interpreter, which needs milliseconds a row."""
 
+OTHER_NAN_ON_A_CPU = frozenset({"group_norm_silu"})
+"""Kernels whose eager chain gives a NaN another sign there than on a card."""
 ODD_SIZE, EDITED_SIZE = (80, 48), (1264, 848)
 NARROW = {"num_layers": 1, "num_single_layers": 1, "num_attention_heads": 2, "joint_attention_dim": 64}
 """What is changed in a transformer's config for :data:`SMALL`; the head dimension stays."""
@@ -104,10 +107,15 @@ def planned_cases(model: Skeleton, user_sites: Sequence[UserSite], device: torch
 def small_cases(model: Skeleton, user_sites: Sequence[UserSite], device: torch.device) -> list[Case]:
     """A few rows of a narrow transformer with every kind of values, for Triton's interpreter.
 
-    The VAE's kernels take minutes there; their tests hold the sizes that are small enough.
+    A whole VAE takes minutes there, so its kernels are called by themselves, on a few elements.
     """
     narrow = replace(model, transformer=_changed(model.transformer, NARROW))
-    return _cases(narrow, user_sites, [(workload, True) for workload in SMALL])
+    pictures = cases_for(small_vae_calls(model.vae), "a few elements", edge_values=True)
+    return _cases(narrow, user_sites, [(workload, True) for workload in SMALL]) + [
+        case
+        for case in pictures
+        if case.call.layout.operation not in OTHER_NAN_ON_A_CPU or case.values not in NOT_FINITE
+    ]
 
 
 def real_size(model: Skeleton) -> tuple[int, int]:
@@ -192,7 +200,7 @@ def site_calls(
     run = transformer_run(transformer, workload, next(transformer.parameters()).dtype)
     calls = trace(transformer, run)
     calls += [alone for call in calls if (alone := _residual_alone(call)) is not None]
-    calls += _loop_calls(transformer, workload, family)
+    calls += _loop_calls(transformer, workload, family) + _quantized_calls(transformer, workload)
     own = with_stand_ins(calls, user_sites)
     on_modules = [site for site in user_sites if site.modules is not None]
     return calls + own + (trace_modules(transformer, on_modules, run) if on_modules else [])
@@ -206,6 +214,22 @@ def _residual_alone(call: SiteCall) -> SiteCall | None:
     kept = (residual, update, gate, text_gate, text_rows)
     layout = replace(call.layout, operation="gated_residual", arguments=kept, keywords=(("out", residual),))
     return SiteCall(call.site, layout)
+
+
+def _quantized_calls(transformer: Any, workload: Workload) -> list[SiteCall]:
+    """What ``fp8_linear`` quantises: the rows before a projection, an MLP with its GELU, and both side by side."""
+    used = getattr(family_of(transformer), "HELPER_KERNELS", {})
+    width, dtype = transformer.x_embedder.out_features, next(transformer.parameters()).dtype
+    rows, mlp = (
+        torch.empty(workload.batch, workload.text_rows + workload.image_rows, columns, dtype=dtype, device=META)
+        for columns in (width, 4 * width)
+    )
+    return [
+        SiteCall(site, layout_of("row_quantize", parts, {}))
+        for site, kernels in used.items()
+        if "row_quantize" in kernels
+        for parts in ((rows, None), (None, mlp), (rows, mlp))
+    ]
 
 
 def _loop_calls(transformer: Any, workload: Workload, family: Family) -> list[SiteCall]:

@@ -16,8 +16,6 @@ from typing import TypeVar
 
 from fuseproof.pipelines.requests import quality_named
 
-SITE = "guidance_skip"
-"""What this is called where approximate sites are listed."""
 SKIPPED_SHARE: Mapping[str, float] = MappingProxyType({"lossless": 0.0, "extra-high": 0.0, "high": 0.2})
 """The share of steps, counted from the end and rounded down, that run the conditional branch alone."""
 SMALLEST_GUIDING_SCALE = 1.0

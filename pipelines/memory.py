@@ -6,6 +6,7 @@ Device numbers are the allocator's own. Host numbers are VmHWM, the kernel's hig
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import psutil
@@ -43,11 +44,28 @@ def checkpoint(device: torch.device) -> dict[str, float]:
     return numbers
 
 
+def largest(checkpoints: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The largest of each number over all checkpoints."""
+    whole: dict[str, float] = {}
+    for numbers in checkpoints:
+        for key, value in numbers.items():
+            whole[key] = max(value, whole.get(key, 0.0))
+    return whole
+
+
 def free_bytes(device: torch.device) -> int:
     """How much can be allocated on ``device`` now: free memory of a GPU, else what the host has available."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return int(psutil.virtual_memory().available)
+
+
+def give_back_unused(device: torch.device) -> bool:
+    """Return what the allocator holds and nobody uses; what CUDA graphs use stays. False where it holds nothing so."""
+    if device.type != "cuda":
+        return False
+    torch.cuda.empty_cache()
+    return True
 
 
 def reset_peaks(device: torch.device) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from fuseproof.errors import FuseproofError
 from fuseproof.fastpaths import Mount
 from fuseproof.pipelines import longcat_image, longcat_image_edit
 from fuseproof.pipelines.longcat_arithmetic import Decoded
@@ -26,6 +27,24 @@ def reject_reason(pipe: Any) -> str | None:
         return f"the pipeline is {type(pipe).__name__}, native loops reproduce {', '.join(NATIVE_PIPELINES)}"
     reason: str | None = module.reject_reason(pipe)
     return reason
+
+
+def choose_backend(asked: str, pipe: Any) -> tuple[str, str | None]:
+    """The backend that ``asked`` (``native``, ``diffusers`` or ``auto``) comes to, and why ``auto`` fell back, if so.
+
+    Raises :class:`FuseproofError` where ``native`` was asked for by name and cannot run ``pipe``.
+    """
+    if asked == "diffusers":
+        return "diffusers", None
+    reason = reject_reason(pipe)
+    if reason is None:
+        return "native", None
+    if asked == "auto":
+        return "diffusers", reason
+    raise FuseproofError(
+        f"the native backend cannot run this model: {reason}.",
+        next_step="Use --backend diffusers, or --backend auto to allow the fallback.",
+    )
 
 
 def generate(

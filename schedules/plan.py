@@ -16,7 +16,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fuseproof.errors import FuseproofError, UsageError
+from fuseproof.schedules.arm_keys import DEFAULT_SETUP_S, Module, Ref, SetupSeconds, Text, problem_of_sources
+from fuseproof.schedules.cell_references import problem_of_references
 from fuseproof.schedules.contracts import parse_contract
+from fuseproof.schedules.qualification import Requirement, parse_requirements
 
 Primary = Literal["worker", "denoise", "client"]
 DEFAULT_PLAN = "embedded"
@@ -52,13 +55,20 @@ class Arm(_Strict):
     """Baseline or candidate: flags for ``fuseproof generate``, or a command template of its own.
 
     A command names ``{perf_dump}`` and, if it writes media, ``{output_dir}``. ``env`` is added to the slot's
-    environment; it is stored with the campaign, so it may not hold secrets.
+    environment; it is stored with the campaign, so it may not hold secrets. With a ``ref`` the arm runs a clean tree
+    of that commit of ``repo``, prepared once by ``setup``; ``imports`` names the module that must come from it.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
     flags: str = ""
     command: str | None = None
     env: dict[str, str] = Field(default_factory=dict)
+    ref: Ref | None = None
+    repo: Text | None = None
+    setup: Text | None = None
+    setup_timeout_s: SetupSeconds = DEFAULT_SETUP_S
+    python: Text | None = None
+    imports: Module | None = None
 
     @field_validator("flags")
     @classmethod
@@ -86,13 +96,17 @@ class Arm(_Strict):
     def _is_one_kind(self) -> Arm:
         if self.command is not None and self.flags:
             raise ValueError("an arm has flags or a command, not both")
+        problem = problem_of_sources(self.ref, self.repo, self.setup)
+        if problem is not None:
+            raise ValueError(problem)
         return self
 
 
 class Cell(_Strict):
     """One workload: the request flags both arms share, and the contract its outputs must keep.
 
-    ``blocks`` is how many blocks it gets; None takes the plan's number.
+    ``blocks`` is how many blocks it gets; None takes the plan's number. ``reference`` names another cell, against
+    whose candidate this cell's candidate is also read.
     ``slot_s`` and ``slot_mib`` are hints for ``--dry-run``: about how long one slot takes and what it writes.
     """
 
@@ -100,6 +114,7 @@ class Cell(_Strict):
     flags: str = ""
     contract: str = "exact"
     blocks: BlockCount | None = None
+    reference: Name | None = None
     slot_s: Annotated[float, Field(gt=0, le=7 * 86400, allow_inf_nan=False)] | None = None
     slot_mib: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] | None = None
 
@@ -125,7 +140,8 @@ class Arms(_Strict):
 class Plan(_Strict):
     """Everything that decides what a campaign measures. ``min_effect`` is a fraction; times are seconds.
 
-    ``aa`` runs the baseline as both arms on purpose, to see what the machine alone can pretend.
+    ``aa`` runs the baseline as both arms on purpose, to see what the machine alone can pretend. ``qualify`` holds what
+    every block must show on its own; ``retries`` is how often a block is begun again that an invalid slot has spoilt.
     """
 
     schema_version: Literal[1] = Field(default=1, alias="schema")
@@ -139,7 +155,17 @@ class Plan(_Strict):
     min_effect: Fraction = 0.01
     timeout_s: Annotated[float, Field(gt=0, le=7 * 86400, allow_inf_nan=False)] = 1800.0
     warmup_slots: Annotated[int, Field(ge=0, le=2, strict=True)] = 1
+    retries: Annotated[int, Field(ge=0, le=10, strict=True)] = 1
+    qualify: tuple[str, ...] = ()
     aa: bool = False
+
+    @field_validator("qualify")
+    @classmethod
+    def _are_requirements(cls, texts: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            return tuple(map(str, parse_requirements(texts)))
+        except UsageError as error:
+            raise ValueError(error.message) from error
 
     @field_validator("cells")
     @classmethod
@@ -148,6 +174,9 @@ class Plan(_Strict):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"two cells are called {twice[0]!r}")
+        problem = problem_of_references({cell.name: cell.reference for cell in cells})
+        if problem is not None:
+            raise ValueError(problem)
         return cells
 
     def cell(self, name: str) -> Cell:
@@ -160,6 +189,10 @@ class Plan(_Strict):
     def blocks_of(self, name: str) -> int:
         """How many blocks the cell called ``name`` gets."""
         return self.cell(name).blocks or self.blocks
+
+    def requirements(self) -> tuple[Requirement, ...]:
+        """What every block must show on its own, read from ``qualify``."""
+        return parse_requirements(self.qualify)
 
     def arm(self, letter: str) -> Arm:
         """The arm of a letter: A is the baseline, B the candidate."""
@@ -204,7 +237,7 @@ def plan_from(values: Mapping[str, Any], source: str) -> Plan:
         return Plan.model_validate(values)
     except ValidationError as error:
         raise UsageError(
-            f"{source}: {_first_problem(error)}",
+            f"{source}: {first_problem(error)}",
             next_step="correct it; --dry-run shows what a plan would run without running it.",
         ) from error
 
@@ -233,14 +266,14 @@ def _located(plan: Plan, plan_dir: Path) -> Plan:
         return shlex.join(with_plan_dir(word, plan_dir) for word in shlex.split(text)) if PLAN_DIR in text else text
 
     arms = {
-        role: arm.model_copy(update={"flags": flags(arm.flags)})
+        role: arm.model_copy(update={"flags": flags(arm.flags), "repo": arm.repo and with_plan_dir(arm.repo, plan_dir)})
         for role, arm in (("baseline", plan.arms.baseline), ("candidate", plan.arms.candidate))
     }
     cells = tuple(cell.model_copy(update={"flags": flags(cell.flags)}) for cell in plan.cells)
     return plan.model_copy(update={"arms": plan.arms.model_copy(update=arms), "cells": cells})
 
 
-def _first_problem(error: ValidationError) -> str:
+def first_problem(error: ValidationError) -> str:
     problem = error.errors()[0]
     key = ".".join(str(part) for part in problem["loc"]) or "the plan"
     if problem["type"] == "extra_forbidden":

@@ -31,6 +31,7 @@ HARNESS_MAY_IMPORT = {
     "campaign": {"machine", "media", "perf"},
     "analysis": {"campaign", "media", "perf", "statistics"},
     "report": {"analysis", "campaign", "machine", "media", "perf", "statistics"},
+    "importing": {"analysis", "campaign", "machine", "media", "perf"},
 }
 MODEL_LIBRARIES = {"torch", "torchvision", "triton", "diffusers", "transformers", "accelerate"}
 # What makes `--help` slow; commands import these inside their functions.

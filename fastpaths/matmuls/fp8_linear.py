@@ -43,10 +43,10 @@ def reference(
 
 def reject_reason(weight: torch.Tensor) -> str | None:
     """Why this weight [N, K] cannot be used in FP8, naming what was seen and what is needed; or None."""
-    if weight.dtype != torch.bfloat16:
-        return f"weights are {str(weight.dtype).removeprefix('torch.')}; FP8 matmuls replace bfloat16 ones"
     if weight.device.type != "cuda":
         return f"weights are on {weight.device}; FP8 matmuls need a CUDA device, sm_89 or newer"
+    if weight.dtype != torch.bfloat16:
+        return f"weights are {str(weight.dtype).removeprefix('torch.')}; FP8 matmuls replace bfloat16 ones"
     reason = row_quantize.capability_reason(weight.device)
     if reason is not None:
         return reason

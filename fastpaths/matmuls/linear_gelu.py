@@ -30,10 +30,10 @@ def reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torc
 
 def reject_reason(weight: torch.Tensor) -> str | None:
     """Why a product with this weight [N, K] cannot have the epilogue: what was seen and what is needed; or None."""
-    if weight.dtype != torch.bfloat16:
-        return f"weights are {str(weight.dtype).removeprefix('torch.')}; the GELU epilogue is used for bfloat16"
     if weight.device.type != "cuda":
         return f"weights are on {weight.device}; the tanh-GELU epilogue needs a CUDA device"
+    if weight.dtype != torch.bfloat16:
+        return f"weights are {str(weight.dtype).removeprefix('torch.')}; the GELU epilogue is used for bfloat16"
     if min(weight.shape) < 2:
         return f"a weight has shape {list(weight.shape)}; the epilogue needs at least 2 rows and 2 columns"
     return None

@@ -6,21 +6,27 @@ primary metric, unless the runs did unequal work or an arm failed; the other met
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fuseproof.errors import UsageError
+from fuseproof.harness.analysis.arm_warnings import arm_warnings
+from fuseproof.harness.analysis.campaign_warnings import commit_warnings, noted_warnings
 from fuseproof.harness.analysis.caveats import contention_reasons
+from fuseproof.harness.analysis.cell_references import CellPair, compare_cells
 from fuseproof.harness.analysis.contradictions import COPIED_DUMP, DOUBTED_CODES, copied_dumps
 from fuseproof.harness.analysis.equal_work import EqualWork, broken_promises, check_cell_work
 from fuseproof.harness.analysis.fastpaths import FastpathProof, check_fastpaths
+from fuseproof.harness.analysis.gpu_conditions import GpuConditions, check_gpu_conditions, gpu_caps, gpu_warnings
+from fuseproof.harness.analysis.imported import imported_objections, imported_warnings, in_imported_words
 from fuseproof.harness.analysis.memory import NOT_COMPARED, MemoryCheck, check_memory
 from fuseproof.harness.analysis.metrics import MetricResult, judge_metrics
 from fuseproof.harness.analysis.output_check import OutputCheck, check_outputs
+from fuseproof.harness.analysis.planning import plans_of
+from fuseproof.harness.analysis.qualification import Qualification, qualify
 from fuseproof.harness.analysis.runs import ARM_WORDS, CellRuns, LostBlock, read_cell
 from fuseproof.harness.analysis.soundness import refuse_unsound_campaign
 from fuseproof.harness.campaign.folder import Campaign
@@ -52,7 +58,10 @@ class CellAnalysis:
     outputs: OutputCheck
     memory: MemoryCheck
     fastpaths: FastpathProof
+    qualification: Qualification
     warnings: tuple[Reason, ...]
+    gpu: GpuConditions | None = None
+    """How the GPUs ran under both arms; None where no run had one to look at."""
 
     @property
     def name(self) -> str:
@@ -85,7 +94,10 @@ class CellAnalysis:
             "name": self.name,
             "word": self.word.value,
             "verdict": self.verdict.to_json(),
-            "metrics": [metric.to_json() for metric in self.metrics],
+            "metrics": [
+                metric.to_json() | {"blocks_to_resolve": [asdict(plan) for plan in plans_of(metric)]}
+                for metric in self.metrics
+            ],
             "blocks": {
                 "planned": self.runs.planned_blocks,
                 "counted": [block.number for block in self.runs.blocks],
@@ -96,7 +108,9 @@ class CellAnalysis:
             "equal_work": self.equal_work.to_json(),
             "outputs": self.outputs.to_json(),
             "memory": self.memory.to_json(),
+            "qualification": self.qualification.to_json(),
             "fastpaths": self.fastpaths.to_json(),
+            "gpu": None if self.gpu is None else self.gpu.to_json(),
             "warnings": [asdict(warning) for warning in self.warnings],
         }
 
@@ -109,6 +123,8 @@ class CampaignAnalysis:
     campaign: Campaign
     cells: tuple[CellAnalysis, ...]
     only_blocks: tuple[int, ...] = ()
+    between_cells: tuple[CellPair, ...] = ()
+    """Cells against the cells that the plan names as their reference."""
 
     @property
     def plan(self) -> Plan:
@@ -118,6 +134,8 @@ class CampaignAnalysis:
     def is_self_comparison(self) -> bool:
         """Both arms run the same thing: an A/A campaign, whatever its arms are called."""
         baseline, candidate = self.plan.arms.baseline, self.plan.arms.candidate
+        if self.campaign.origin is not None:
+            return self.plan.aa  # equal texts of commands say nothing of what they ran
         names = {"name"}
         return self.plan.aa or baseline.model_dump(exclude=names) == candidate.model_dump(exclude=names)
 
@@ -140,6 +158,9 @@ class CampaignAnalysis:
 
     def to_json(self) -> dict[str, Any]:
         """Strict JSON values, without paths of this machine."""
+        from fuseproof.harness.analysis.audit import audit
+        from fuseproof.harness.analysis.claims import claims
+
         campaign = self.campaign
         return {
             "schema": REPORT_SCHEMA,
@@ -155,6 +176,9 @@ class CampaignAnalysis:
             "words": {word.value: count for word, count in sorted(self.words().items())},
             "exit_code": self.exit_code(),
             "cells": [cell.to_json() for cell in self.cells],
+            "between_cells": [pair.to_json() for pair in self.between_cells],
+            "claims": [claim.to_json() for claim in claims(self)],
+            "audit": audit(self).to_json(),
         }
 
 
@@ -174,7 +198,13 @@ def analyse(campaign: Campaign, only_blocks: Sequence[int] = ()) -> CampaignAnal
         for cell in campaign.plan.cells
     )
     _refuse_unknown_blocks(cells, only_blocks)
-    return CampaignAnalysis(campaign.directory, campaign, cells, tuple(sorted(set(only_blocks))))
+    if campaign.origin is not None:
+        cells = tuple(
+            replace(cell, verdict=in_imported_words(cell.verdict), warnings=in_imported_words(cell.warnings))
+            for cell in cells
+        )
+    between = compare_cells(cells, campaign.directory)
+    return CampaignAnalysis(campaign.directory, campaign, cells, tuple(sorted(set(only_blocks))), between)
 
 
 def _refuse_unknown_blocks(cells: Sequence[CellAnalysis], only_blocks: Sequence[int]) -> None:
@@ -192,8 +222,10 @@ def _analyse_cell(campaign: Campaign, runs: CellRuns) -> CellAnalysis:
     equal_work = check_cell_work(runs, plan)
     outputs = check_outputs(runs, campaign.directory)
     fastpaths = check_fastpaths(runs)
-    objections = _objections(runs, equal_work)
-    metrics = () if objections or not runs.blocks else judge_metrics(runs, plan, contention_reasons(runs))
+    objections = (*_objections(runs, equal_work), *imported_objections(campaign, runs))
+    gpu = check_gpu_conditions(runs)
+    caps = (*contention_reasons(runs), *gpu_caps(runs, gpu, plan.primary, plan.min_effect))
+    metrics = () if objections or not runs.blocks else judge_metrics(runs, plan, caps)
     verdict = _verdict(runs, objections, metrics)
     return CellAnalysis(
         runs=runs,
@@ -203,12 +235,17 @@ def _analyse_cell(campaign: Campaign, runs: CellRuns) -> CellAnalysis:
         outputs=outputs,
         memory=check_memory(runs, campaign.environment) if verdict.word is not Word.INVALID else NOT_COMPARED,
         fastpaths=fastpaths,
+        qualification=qualify(runs, metrics if verdict.word is not Word.INVALID else (), plan.requirements()),
         warnings=(
-            *_campaign_warnings(campaign, runs),
-            *_commit_warnings(equal_work),
+            *noted_warnings(campaign, runs),
+            *imported_warnings(campaign, runs, plan),
+            *commit_warnings(equal_work),
             *fastpaths.warnings,
+            *arm_warnings(runs),
+            *gpu_warnings(gpu),
             *outputs.warnings,
         ),
+        gpu=gpu,
     )
 
 
@@ -233,6 +270,8 @@ def failure_reason(lost: LostBlock) -> Reason:
         return Reason("NOT_RUN", f"block {lost.number} has not run", "Go on with --resume.")
     word, code = ARM_WORDS[slot.arm], slot.reason_code or slot.state.upper()
     detail = f"{word} {code} in {slot.id}: {slot.reason or 'no reason recorded'}"
+    if code == "USAGE":
+        return Reason(code, detail, "Correct the arm's flags and start a new campaign: this one keeps its plan.")
     if code in DOUBTED_CODES:
         return Reason(code, detail, "Restore the slot's files as they were, or measure again in a new campaign.")
     return Reason(code, detail, f"Read {slot.directory}/stderr.log, then go on with --resume.")
@@ -249,29 +288,6 @@ def _verdict(runs: CellRuns, objections: tuple[Reason, ...], metrics: tuple[Metr
         step = "Let both arms write that timer, or judge by another one: --primary."
         return invalid(Reason("MISSING_TIMER", f"{primary.title}: {primary.note}", step))
     return primary.verdict
-
-
-def _campaign_warnings(campaign: Campaign, runs: CellRuns) -> tuple[Reason, ...]:
-    """What the runner noted about a cell's arms."""
-    noted = [warning for warning in campaign.warnings if warning.cell == runs.cell.name]
-    return tuple(Reason(warning.code, warning.detail, warning.next_step) for warning in noted)
-
-
-def _commit_warnings(equal_work: EqualWork) -> tuple[Reason, ...]:
-    return tuple(
-        Reason(
-            "COMMITS_DIFFER",
-            f"the {ARM_WORDS[arm]} runs have {len(commits)} different commits: {', '.join(map(_short, commits))}",
-            "Measure every block of an arm at one commit.",
-        )
-        for arm, commits in equal_work.commits
-        if len(commits) > 1
-    )
-
-
-def _short(commit: str) -> str:
-    """A commit's first twelve digits and what follows it ("+dirty ...")."""
-    return re.sub(r"^([0-9a-f]{12})[0-9a-f]+", r"\1", commit)
 
 
 def _lost_json(lost: LostBlock) -> dict[str, Any]:

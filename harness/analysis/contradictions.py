@@ -18,6 +18,7 @@ from fuseproof.errors import FuseproofError
 from fuseproof.harness.campaign.evidence import times_of
 from fuseproof.harness.campaign.folder import MISSING, PERF_FILE, Campaign
 from fuseproof.harness.campaign.records import SlotOutput, SlotRecord
+from fuseproof.harness.campaign.sglang_log import slot_log, with_client_time
 from fuseproof.harness.media.files import file_sha256
 from fuseproof.harness.perf.dump import PerfDump
 
@@ -48,7 +49,7 @@ def copied_dumps(campaign: Campaign) -> dict[str, str]:
 def contradiction(record: SlotRecord, dump: PerfDump | None, folder: Path) -> str | None:
     """The first thing in which a slot's ``result.json`` and its other files disagree; ``folder`` is the slot's own."""
     found: Iterable[str] = (
-        *(_time_differences(record, dump) if dump is not None else ()),
+        *(_time_differences(record, dump, folder) if dump is not None else ()),
         *_output_differences(record.outputs, folder),
         *(_stated_differences(record.outputs, dump.outputs) if dump is not None else ()),
     )
@@ -69,8 +70,11 @@ def _bytes_sha256(path: Path) -> str:
         ) from error
 
 
-def _time_differences(record: SlotRecord, dump: PerfDump) -> Iterable[str]:
-    stated = dataclasses.asdict(times_of(dump))
+def _time_differences(record: SlotRecord, dump: PerfDump, folder: Path) -> Iterable[str]:
+    times = times_of(dump)
+    if record.times.client_s is not None and times.client_s is None:
+        times = with_client_time(times, dump, slot_log(folder))
+    stated = dataclasses.asdict(times)
     for name, value in dataclasses.asdict(record.times).items():
         other = stated[name]
         if value is None or (other is not None and math.isclose(value, other, rel_tol=RELATIVE_TOLERANCE)):

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fuseproof.harness.analysis.runs import ARM_WORDS, ARMS, CellRuns, Run
+from fuseproof.harness.campaign.arm_lineage import lineage_commit
 from fuseproof.harness.campaign.records import SlotRecord
 from fuseproof.harness.perf import graphs
 from fuseproof.harness.perf.dump import PerfDump
@@ -34,16 +35,46 @@ SETTINGS = {
     graphs.FLAG: graphs.FLAG,
     "quality": "quality",
     "guidance_skipped_steps": "quality",
-    "num_gpus": "num_gpus",
-    "tp_size": "tp_size",
+    **{
+        flag: flag
+        for flag in (
+            "performance_mode",
+            "num_gpus",
+            "tp_size",
+            "sp_degree",
+            "ulysses_degree",
+            "ring_degree",
+            "dp_size",
+            "cfg_parallel_size",
+            "enable_cfg_parallel",
+            "dit_cpu_offload",
+            "dit_layerwise_offload",
+            "text_encoder_cpu_offload",
+            "image_encoder_cpu_offload",
+            "vae_cpu_offload",
+            "use_fsdp_inference",
+            "dit_precision",
+            "vae_precision",
+            "text_encoder_precisions",
+            "autocast",
+            "disable_autocast",
+        )
+    },
 }
 """How the work is computed → the flag that declares it: may differ between the arms only where an arm names it."""
 
 IDENTITY = frozenset({"model_sha256", "model_source", "family"})
 """What was run, besides what :mod:`fuseproof.harness.perf.work` counts as work."""
 
+SOFTWARE = frozenset({"torch threads", "TF32 policy", "rounding policy"})
+"""What no flag of `generate` decides, and versions besides: unequal unless the arms are other programs, or run in other
+environments, by the plan."""
+PROGRAM_KEYS = ("command", "env", "ref", "repo", "setup", "python", "imports")
+
 SPEED_FIELD = "excessive speed-up"
-TRANSFORMER_WORK = frozenset({"transformer calls", "transformer tokens"})
+SKIPPED_WITH_GUIDANCE = frozenset({"transformer calls", "transformer tokens", "warmup_steps"})
+"""What differs where quality skips guidance: fewer calls, and a warm-up that is lengthened to meet both kinds of step.
+"""
 IGNORED_NOTES = frozenset({"outputs", "commit", "prompt_path", "fastpaths", "gate"})
 """Shown elsewhere in the report: output check, commits, fast paths."""
 
@@ -84,6 +115,9 @@ def check_cell_work(cell: CellRuns, plan: Plan) -> EqualWork:
     """Compare all counting runs of a cell. A cell without runs is trivially equal."""
     differences, declared, notes, unchecked = _Texts(), _Texts(), _Texts(), _Texts()
     named = declared_settings(plan.arms.baseline) | declared_settings(plan.arms.candidate)
+    has_other_program = any(
+        getattr(plan.arms.baseline, key) != getattr(plan.arms.candidate, key) for key in PROGRAM_KEYS
+    )
     for first, other, is_across_arms in _pairs(cell):
         where = "" if is_across_arms else _within_arm(first, other)
         found = _dump_differences(first, other, unchecked)
@@ -92,12 +126,15 @@ def check_cell_work(cell: CellRuns, plan: Plan) -> EqualWork:
                 continue
             flag = SETTINGS.get(difference.field)
             text = f"{where}{difference}"
-            if difference.field in TRANSFORMER_WORK and is_across_arms and "quality" in named and _skip(first, other):
+            may_skip = is_across_arms and "quality" in named and difference.field in SKIPPED_WITH_GUIDANCE
+            if may_skip and _skip(first, other):
                 declared.add(f"{text} (guidance branches that quality skips)")
             elif difference.kind != "note" or difference.field in IDENTITY or (flag and not is_across_arms):
                 differences.add(text)
             elif flag:
                 (declared if flag in named else differences).add(text)
+            elif _is_software(difference.field):
+                (declared if has_other_program and is_across_arms else differences).add(text)
             elif difference.field not in IGNORED_NOTES and is_across_arms:
                 notes.add(text)
         for text in _record_differences(first.record, other.record, {difference.field for difference in found}):
@@ -109,6 +146,16 @@ def check_cell_work(cell: CellRuns, plan: Plan) -> EqualWork:
         unchecked=unchecked.texts,
         commits=tuple((arm, _commits(cell.of_arm(arm))) for arm in ARMS),
     )
+
+
+def unequal_between(first: Run, other: Run) -> tuple[str, ...]:
+    """Why two runs of different cells have no ratio; what a mode or a quality changes is what they are compared for."""
+    check = check_equal_work(first.dump, other.dump) if first.dump is not None and other.dump is not None else None
+    found = [] if check is None else [*check.blocking, *(note for note in check.notes if note.field in IDENTITY)]
+    is_skip = _skip(first, other)
+    texts = [str(difference) for difference in found if not (is_skip and difference.field in SKIPPED_WITH_GUIDANCE)]
+    known = {difference.field for difference in found}
+    return (*texts, *_record_differences(first.record, other.record, known))
 
 
 def broken_promises(cell: CellRuns) -> tuple[Reason, ...]:
@@ -134,6 +181,10 @@ def declared_settings(arm: Arm) -> set[str]:
     words = shlex.split(arm.flags) + shlex.split(arm.command or "")
     flags = {word.partition("=")[0] for word in words if word.startswith("--")}
     return {re.sub("-", "_", flag.removeprefix("--")) for flag in flags}
+
+
+def _is_software(field: str) -> bool:
+    return field in SOFTWARE or field.endswith(" version")
 
 
 class _Texts:
@@ -223,7 +274,9 @@ def _within_arm(first: Run, other: Run) -> str:
 
 
 def _commits(runs: Sequence[Run]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(commit for run in runs if run.dump and (commit := _commit(run.dump))))
+    found = (_commit(run.dump) if run.dump else None for run in runs)
+    named = (commit or lineage_commit(run.record) for commit, run in zip(found, runs, strict=True))
+    return tuple(dict.fromkeys(commit for commit in named if commit))
 
 
 def _commit(dump: PerfDump) -> str | None:

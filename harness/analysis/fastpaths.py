@@ -5,23 +5,15 @@ The numbers are the arms' own counters from their perf dumps; a time without the
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fuseproof.harness.analysis.fastpath_losses import SiteCounts, losses
 from fuseproof.harness.analysis.runs import ARMS, CellRuns, Run
 from fuseproof.harness.statistics.reasons import Reason
 from fuseproof.schedules.order import ArmLetter
-
-
-@dataclass(frozen=True)
-class SiteCounts:
-    """One site in one arm: its states over the arm's runs (normally one), and its calls summed over them."""
-
-    states: tuple[str, ...]
-    reasons: tuple[str, ...]
-    calls_fused: int
-    calls_eager: int
 
 
 @dataclass(frozen=True)
@@ -50,23 +42,46 @@ class FastpathProof:
         counts = [site.baseline if arm == "A" else site.candidate for site in self.sites]
         return sum(1 for count in counts if count and count.calls_fused)
 
+    @property
+    def is_as_asked(self) -> bool:
+        """Whether no site was rejected, lost or idle: only then do fused calls speak for the candidate."""
+        return not self.warnings
+
     def to_json(self) -> dict[str, Any]:
         """Strict JSON values."""
         return asdict(self)
 
 
 def check_fastpaths(cell: CellRuns) -> FastpathProof:
-    """Collect the counters of a cell's counting runs."""
+    """Collect the counters of a cell's counting runs, and what of the asked fast paths did not run."""
     by_arm = {arm: [_sites(run) for run in cell.of_arm(arm)] for arm in ARMS}
-    names = sorted({name for arm in ARMS for sites in by_arm[arm] for name in sites})
-    sites = tuple(SiteProof(name, _counts(name, by_arm["A"]), _counts(name, by_arm["B"])) for name in names)
-    proof = FastpathProof(sites, ())
+    counted = {
+        arm: {name: counts for name in _names(by_arm[arm]) if (counts := _counts(name, by_arm[arm]))} for arm in ARMS
+    }
+    names = sorted({*counted["A"], *counted["B"]})
+    sites = tuple(SiteProof(name, counted["A"].get(name), counted["B"].get(name)) for name in names)
+    own = {arm: _own_sites(cell, arm, set(counted[arm]), set(counted["B" if arm == "A" else "A"])) for arm in ARMS}
+    found = losses(counted["A"], counted["B"], own)
+    proof = FastpathProof(sites, found)
     asked = {str(_requested(run)) for run in cell.of_arm("B")}
     if sites and asked - {"off", "None"} and proof.fused_calls("B") == 0:
         detail = f"the candidate asked for fast paths ({', '.join(sorted(asked))}) and made no fused call"
         step = "See the reasons in the fast-path table: what was timed is the eager path."
-        return FastpathProof(sites, (Reason("FASTPATH_NOT_TAKEN", detail, step),))
+        return FastpathProof(sites, (Reason("FASTPATH_NOT_TAKEN", detail, step), *found))
     return proof
+
+
+def _names(runs: list[Mapping[str, Mapping[str, Any]]]) -> list[str]:
+    return sorted({name for sites in runs for name in sites})
+
+
+def _own_sites(cell: CellRuns, arm: ArmLetter, names: set[str], others: set[str]) -> frozenset[str]:
+    """The sites that an arm's ``--fastpaths-from`` brought in: those that the other arm does not know.
+
+    Every arm names all built-in sites, also when they are off, so nothing else can be meant.
+    """
+    has_own = any(run.dump is not None and run.dump.config.get("fastpaths_from") for run in cell.of_arm(arm))
+    return frozenset(names - others) if has_own and others else frozenset()
 
 
 def _report(run: Run) -> Mapping[str, Any]:
@@ -88,8 +103,10 @@ def _counts(name: str, runs: list[Mapping[str, Mapping[str, Any]]]) -> SiteCount
     found = [sites[name] for sites in runs if name in sites]
     if not found:
         return None
+    states = Counter(str(site.get("state") or "unknown") for site in found)
     return SiteCounts(
-        states=tuple(dict.fromkeys(str(site.get("state") or "unknown") for site in found)),
+        states=tuple(states),
+        state_runs=tuple(states.values()),
         reasons=tuple(dict.fromkeys(str(site["reason"]) for site in found if site.get("reason"))),
         calls_fused=sum(_calls(site, "calls_fused") for site in found),
         calls_eager=sum(_calls(site, "calls_eager") for site in found),

@@ -10,18 +10,48 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fuseproof.harness.analysis.gpu_conditions import active_cards
 from fuseproof.harness.analysis.runs import ARMS, CellRuns
-from fuseproof.harness.campaign.records import SlotMemory
+from fuseproof.harness.campaign.records import SlotRecord
 from fuseproof.harness.number_format import MIB_PER_GIB, gib
 from fuseproof.harness.perf.memory import Agreement, memory_claim
 
-KINDS: tuple[tuple[str, str, Callable[[SlotMemory], float | None]], ...] = (
-    ("reserved", "Peak reserved", lambda memory: memory.peak_reserved_mib),
-    ("allocated", "Peak allocated", lambda memory: memory.peak_allocated_mib),
-    ("host RSS", "Peak RSS (host)", lambda memory: memory.peak_rss_mib),
-    ("load", "Load peak", lambda memory: memory.load_peak_mib),
-    ("warm-up", "Warm-up peak", lambda memory: memory.warmup_peak_mib),
+
+def _device_used_mib(phase: str | None, *, is_sum: bool = False) -> Callable[[SlotRecord], float | None]:
+    """Reads what NVML saw in use on the cards that worked: the largest, or their sum where there are several.
+
+    ``phase`` None is the whole slot; a slot that does not tell its phases has no request of its own.
+    """
+
+    def read(record: SlotRecord) -> float | None:
+        peaks = []
+        for card in active_cards(record):
+            found = [seen.memory_used_peak_mib for name, seen in card.phases.items() if phase in (None, name)]
+            known = [value for value in found if value is not None]
+            if not known:
+                return None
+            peaks.append(max(known))
+        if is_sum:
+            return sum(peaks) if len(peaks) > 1 else None
+        return max(peaks, default=None)
+
+    return read
+
+
+KINDS: tuple[tuple[str, str, Callable[[SlotRecord], float | None]], ...] = (
+    ("reserved", "Peak reserved", lambda record: record.memory.peak_reserved_mib),
+    ("allocated", "Peak allocated", lambda record: record.memory.peak_allocated_mib),
+    ("reserved sum", "Peak reserved, sum over ranks", lambda record: record.memory.reserved_sum_mib),
+    ("allocated sum", "Peak allocated, sum over ranks", lambda record: record.memory.allocated_sum_mib),
+    ("device used", "Peak device used (NVML: torch's and all else)", _device_used_mib("request")),
+    ("device used sum", "Peak device used, sum over GPUs", _device_used_mib("request", is_sum=True)),
+    ("device used, slot", "Peak device used, whole slot (NVML)", _device_used_mib(None)),
+    ("host RSS", "Peak RSS (host)", lambda record: record.memory.peak_rss_mib),
+    ("load", "Load peak", lambda record: record.memory.load_peak_mib),
+    ("warm-up", "Warm-up peak", lambda record: record.memory.warmup_peak_mib),
 )
+"""Kind, title, and where it stands. Of several ranks or cards the plain rows are the largest. What NVML sees of a
+device holds torch's numbers and is never added to them."""
 BELIEVABLE_FACTOR = 4
 """Shared pages are counted once a process, so that a sum may exceed the machine, but not by this much."""
 LARGEST_MACHINE_MIB = 1024.0**3
@@ -100,11 +130,11 @@ def believable_limit_mib(environment: Mapping[str, Any]) -> float:
 
 
 def _row(
-    cell: CellRuns, kind: str, title: str, read: Callable[[SlotMemory], float | None], limit_mib: float
+    cell: CellRuns, kind: str, title: str, read: Callable[[SlotRecord], float | None], limit_mib: float
 ) -> MemoryRow | None:
     arms = []
     for arm in ARMS:
-        values = [read(run.record.memory) for run in cell.of_arm(arm)]
+        values = [read(run.record) for run in cell.of_arm(arm)]
         known = [value for value in values if value is not None]
         if not known or len(known) != len(values):
             return None

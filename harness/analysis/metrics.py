@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fuseproof.harness.analysis.added_blocks import added_block_warnings, alpha_for
 from fuseproof.harness.analysis.runs import ARM_WORDS, ARMS, CellRuns, Run
+from fuseproof.harness.campaign.sglang_log import CLIENT_TICK_S
 from fuseproof.harness.statistics.comparison import Block, Thresholds
 from fuseproof.harness.statistics.reasons import Reason
 from fuseproof.harness.statistics.verdict import Verdict, decide, post_worker_tails
@@ -70,8 +72,8 @@ def seconds_of(run: Run, metric: str) -> float | None:
 def judge_metrics(runs: CellRuns, plan: Plan, caps: Sequence[Reason]) -> tuple[MetricResult, ...]:
     """Judge every timer that the arms gave, the primary one first; ``caps`` forbid a directional word."""
     order = [plan.primary, *(name for name in TITLES if name != plan.primary)]
-    thresholds = Thresholds(min_effect=plan.min_effect)
     blocks = {name: _blocks(runs, name) for name in order}
+    numbers, planned = [block.number for block in runs.blocks], plan.blocks_of(runs.cell.name)
     results = []
     for name in order:
         found = blocks[name]
@@ -80,13 +82,22 @@ def judge_metrics(runs: CellRuns, plan: Plan, caps: Sequence[Reason]) -> tuple[M
             continue
         worker = blocks["worker"]
         has_gaps = name == "client" and not isinstance(worker, str)
-        tails = post_worker_tails(worker, found, 0.0) if has_gaps and not isinstance(worker, str) else ()
-        verdict = decide(found, thresholds, caps=caps, warnings=tails)
+        tick_s = _tick_s(runs, name)
+        thresholds = Thresholds(plan.min_effect, alpha_for(numbers, planned), tick_s)
+        tails = post_worker_tails(worker, found, tick_s) if has_gaps and not isinstance(worker, str) else ()
+        added = added_block_warnings(numbers, planned, found, thresholds)
+        verdict = decide(found, thresholds, caps=caps, warnings=(*tails, *added))
         results.append(MetricResult(name, verdict, None, name == plan.primary))
     return tuple(result for result in results if result.is_primary or result.note != NOT_RECORDED)
 
 
 NOT_RECORDED = "neither arm recorded it"
+
+
+def _tick_s(runs: CellRuns, metric: str) -> float:
+    """The timer's step in seconds: client seconds that no dump states come from a log, which rounds them."""
+    is_from_log = any(run.dump is not None and run.dump.client_ms is None for run in runs.runs)
+    return CLIENT_TICK_S if metric == "client" and is_from_log else 0.0
 
 
 def _blocks(runs: CellRuns, metric: str) -> list[Block] | str:

@@ -60,13 +60,21 @@ def compare_pairs(cell: CellRuns, directory: Path, contract: Contract) -> tuple[
 
     ``directory`` is the campaign folder. A file that cannot be read makes a pair with an error; the others still count.
     """
+    baseline, candidate = (cell.of_arm(arm) for arm in ARMS)
+    return compare_runs(baseline, candidate, directory, contract)
+
+
+def compare_runs(
+    baseline: Sequence[Run], candidate: Sequence[Run], directory: Path, contract: Contract
+) -> tuple[tuple[ComparedPair, ...], int]:
+    """The same between any two lots of runs of one request, none of them empty."""
     compared: list[ComparedPair] = []
     omitted = 0
-    for request in range(min(len(run.record.outputs) for run in cell.runs)):
-        baseline, candidate = (_distinct(cell.of_arm(arm), request) for arm in ARMS)
-        pairs = [(a, b) for key_a, a in baseline.items() for key_b, b in candidate.items() if key_a != key_b]
+    for request in range(min(len(run.record.outputs) for run in (*baseline, *candidate))):
+        firsts, others = _distinct(baseline, request), _distinct(candidate, request)
+        pairs = [(a, b) for key_a, a in firsts.items() for key_b, b in others.items() if key_a != key_b]
         omitted += max(0, len(pairs) - MOST_PAIRS)
-        prompt = _prompt(cell.runs[0], request)
+        prompt = _prompt(baseline[0], request)
         compared += [_compare(request, prompt, a, b, directory, contract) for a, b in pairs[:MOST_PAIRS]]
     return tuple(sorted(compared, key=lambda pair: pair.closeness)), omitted
 

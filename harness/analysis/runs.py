@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from fuseproof.harness.analysis.contradictions import CONTRADICTION, COPIED_DUMP, DOUBTED_CODES, contradiction, doubted
 from fuseproof.harness.analysis.soundness import refuse_unsound_dump
 from fuseproof.harness.campaign.folder import PERF_FILE, BlockSlots, Campaign
+from fuseproof.harness.campaign.origin import SLOT_ORDER
 from fuseproof.harness.campaign.records import SlotRecord
 from fuseproof.harness.perf.dump import PerfDump, read_perf_dump
 from fuseproof.schedules.order import ArmLetter, Orientation
@@ -21,7 +22,8 @@ from fuseproof.schedules.plan import Cell
 ARMS: tuple[ArmLetter, ArmLetter] = ("A", "B")
 ARM_WORDS = {"A": "baseline", "B": "candidate"}
 VOIDING_CODES = (
-    frozenset({"FALLBACK", "INVALID_RUN", "MISSING_GRAPH", "GRAPHS", "UNEQUAL_WORK", "HW_SLOWDOWN"}) | DOUBTED_CODES
+    frozenset({"FALLBACK", "INVALID_RUN", "MISSING_GRAPH", "GRAPHS", "UNEQUAL_WORK", "HW_SLOWDOWN", SLOT_ORDER})
+    | DOUBTED_CODES
 )
 """Reasons that void a measurement (exit 6); every other reason of an invalid slot is a failure of its arm (exit 1)."""
 
@@ -181,6 +183,6 @@ def _culprit(slots: Sequence[SlotRecord], number: int) -> SlotRecord | None:
     last_attempt = max((slot.attempt for slot in own), default=0)
     candidates = [slot for slot in own if slot.attempt == last_attempt]
     invalid = [slot for slot in candidates if slot.state == "invalid"]
-    unfinished = [slot for slot in candidates if slot.state in ("interrupted", "running")]
+    unfinished = [slot for slot in candidates if slot.state in ("interrupted", "running", "absent")]
     found = invalid or unfinished or candidates
     return found[-1] if found else None

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from fuseproof.harness.analysis.arm_warnings import FIRST_SIGHT
 from fuseproof.harness.analysis.caveats import dummy_weights_text
+from fuseproof.harness.analysis.fastpath_losses import SITE_LOST, SITE_NEVER_FUSED, SITE_REJECTED
+from fuseproof.harness.analysis.imported import imported_notes
 from fuseproof.harness.analysis.memory import MemoryCheck
 from fuseproof.harness.analysis.metrics import MetricResult
 from fuseproof.harness.analysis.output_check import LEVEL_TITLES, OutputCheck
@@ -27,10 +30,14 @@ MOST_DOUBTS = 6
 WIDEST_SHOWN = 1.0
 """Half width of a reduction's interval, as a share, that one block may still print."""
 LONGEST_PROMPT = 40
+UNFINISHED = "unfinished (it still runs, or was killed; --resume goes on)"
+"""What ``running`` means to a reader: a killed campaign could not write anything else."""
 
 
 def summary_lines(analysis: CampaignAnalysis) -> list[str]:
     """The whole campaign as lines of plain text."""
+    from fuseproof.harness.analysis.claims import closing_lines
+
     lines = []
     if len(analysis.cells) > 1:
         lines.append(f"{count(len(analysis.cells), 'cell')}: {word_counts(analysis)}")
@@ -38,9 +45,10 @@ def summary_lines(analysis: CampaignAnalysis) -> list[str]:
         lines.append(verdict_line(cell))
         lines += [f"  {metric_line(metric)}" for metric in cell.metrics]
         lines += [f"  {outputs_line(cell.outputs)}", f"  {memory_line(cell.memory)}"]
+        lines += [f"  {cell.qualification.sentence}"] if cell.qualification.is_asked else []
         lines += [f"  warning: {text}" for text in warning_texts(cell)]
     lines += [f"note: {note}" for note in standing_notes(analysis)]
-    return lines
+    return [*lines, *closing_lines(analysis)]
 
 
 def word_counts(analysis: CampaignAnalysis) -> str:
@@ -75,8 +83,9 @@ def percent_text(share: float | None) -> str:
 
 
 def means_text(comparison: Comparison) -> str:
-    """``5.6090 → 5.2811 s``: the arms' means over all blocks."""
-    return f"{number(comparison.baseline.mean_s, 4)} → {number(comparison.candidate.mean_s, 4)} s"
+    """``geometric means 5.6090 → 5.2811 s``: those whose ratio is the effect beside them."""
+    baseline_s, candidate_s = comparison.baseline.geometric_mean_s, comparison.candidate.geometric_mean_s
+    return f"geometric means {number(baseline_s, 4)} → {number(candidate_s, 4)} s"
 
 
 def interval_text(comparison: Comparison, bounds: tuple[float, float], digits: int = 2) -> str:
@@ -242,6 +251,29 @@ def warning_texts(cell: CellAnalysis) -> list[str]:
     ]
 
 
+SUMMARY_CODES = (
+    "FASTPATH_NOT_TAKEN",
+    SITE_REJECTED,
+    SITE_LOST,
+    SITE_NEVER_FUSED,
+    FIRST_SIGHT,
+)
+"""Warnings that decide what was timed at all: a report says them in its Summary."""
+
+
+def what_ran_texts(cell: CellAnalysis) -> list[str]:
+    """That the candidate's own code did not run, or that its check was timed with it; one text a code."""
+    groups: dict[str, list[Reason]] = {code: [] for code in SUMMARY_CODES}
+    for warning in cell.warnings:
+        if warning.code in groups:
+            groups[warning.code].append(warning)
+    return [
+        shortened(reason_text(_together(warnings, has_step=False)), LONGEST_WARNING)
+        for warnings in groups.values()
+        if warnings
+    ]
+
+
 def _together(warnings: Sequence[Reason], *, has_step: bool) -> Reason:
     details = [warning.detail.rstrip(".") for warning in warnings]
     more = f"; {len(details) - MOST_DETAILS} more" if len(details) > MOST_DETAILS else ""
@@ -253,13 +285,13 @@ def standing_notes(analysis: CampaignAnalysis) -> list[str]:
     """What holds for the whole campaign: cut short, blocks left out, an A/A run."""
     from fuseproof.harness.analysis.campaign import failure_reason
 
-    notes = []
+    notes = imported_notes(analysis)
     if analysis.campaign.status != "complete":
         done = sum(len(cell.runs.blocks) for cell in analysis.cells)
         planned = sum(cell.runs.planned_blocks for cell in analysis.cells)
+        status = UNFINISHED if analysis.campaign.status == "running" else analysis.campaign.status
         notes.append(
-            f"the campaign is {analysis.campaign.status}: {done} of {planned} planned blocks are complete, and only "
-            "those are judged"
+            f"the campaign is {status}: {done} of {planned} planned blocks are complete, and only those are judged"
         )
     notes += [
         f"{cell.name}: block {lost.number} does not count: {failure_reason(lost).detail.rstrip('.')}"

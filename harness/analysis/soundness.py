@@ -33,6 +33,8 @@ def refuse_unsound_campaign(campaign: Campaign) -> None:
         "environment": dict(campaign.environment),
         "sessions": [session.to_json() for session in campaign.sessions],
         "warnings": [dataclasses.asdict(warning) for warning in campaign.warnings],
+        "inputs": [dataclasses.asdict(file) for file in campaign.inputs],
+        "origin": campaign.origin.to_json() if campaign.origin is not None else None,
     }
     for index, word in enumerate(campaign.command):
         if not isinstance(word, str):

@@ -13,15 +13,18 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fuseproof.errors import UsageError
+from fuseproof.harness.campaign.arm_places import CACHE_FOLDERS, ArmPlace, place_environment
 from fuseproof.harness.machine.redaction import REDACTED, redact
 from fuseproof.harness.machine.usage import usable_cores
 from fuseproof.schedules.plan import PLANS_FOLDER, Arm, Cell, Plan, with_plan_dir
 
 PLACEHOLDERS = ("perf_dump", "output_dir")
+ARM_PLACEHOLDERS = ("python", "tree")
+"""Also filled in: the arm's interpreter, and the tree of its ref."""
 
 _PLACEHOLDER = re.compile(r"\{\{(?P<literal>\w+)\}\}|\{(?P<name>[A-Za-z_]\w*)\}")
 
@@ -29,37 +32,55 @@ _PLACEHOLDER = re.compile(r"\{\{(?P<literal>\w+)\}\}|\{(?P<name>[A-Za-z_]\w*)\}"
 @dataclass(frozen=True)
 class SlotCommand:
     """What one slot executes. ``overrides`` are added to the inherited environment; ``writes_outputs`` says whether
-    the arm was told where to put its media, and so must leave some there."""
+    the arm was told where to put its media, and so must leave some there. ``working_directory`` is None for the
+    campaign's own; ``caches`` are the folders that belong to this arm alone."""
 
     argv: tuple[str, ...]
     overrides: Mapping[str, str]
     writes_outputs: bool
+    working_directory: Path | None = None
+    caches: Mapping[str, str] = field(default_factory=dict)
 
 
-def slot_command(arm: Arm, cell: Cell, perf_dump: Path, output_dir: Path) -> SlotCommand:
-    """The command of one slot.
+def slot_command(arm: Arm, cell: Cell, perf_dump: Path, output_dir: Path, place: ArmPlace | None = None) -> SlotCommand:
+    """The command of one slot; ``place`` is where an arm with a ref or a Python of its own runs.
 
     Raises :class:`UsageError` for a template with an unknown placeholder, or without ``{perf_dump}``.
     """
-    overrides = {**default_overrides(), **arm.env}
+    place = ArmPlace() if place is None else place
+    overrides = {**default_overrides(), **place_environment(arm, place, sys.executable, os.environ)}
+    caches = {name: folder for name, folder in place.caches.items() if name in CACHE_FOLDERS}
     if arm.command is None:
         words = generate_words(arm, cell, perf_dump, output_dir)
-        return SlotCommand((sys.executable, "-m", "fuseproof", "generate", *words), overrides, writes_outputs=True)
-    argv = filled_template(arm, str(perf_dump), str(output_dir))
-    return SlotCommand(argv, overrides, writes_outputs="output_dir" in placeholders(arm))
+        return SlotCommand((*program_words(place), *words), overrides, True, caches=caches)
+    argv = filled_template(arm, str(perf_dump), str(output_dir), place)
+    return SlotCommand(argv, overrides, "output_dir" in placeholders(arm), place.tree, caches)
+
+
+def program_words(place: ArmPlace) -> tuple[str, ...]:
+    """How a flags arm starts ``generate``; ``-P`` keeps the present folder from standing before the arm's own tree."""
+    is_own_code = place.tree is None and place.python is None
+    safe_path = () if is_own_code else ("-P",)
+    return (place.python or sys.executable, *safe_path, "-m", "fuseproof", "generate")
 
 
 def generate_words(arm: Arm, cell: Cell, perf_dump: Path, output_dir: Path) -> tuple[str, ...]:
     """Every argument of a flags arm's ``fuseproof generate``: the cell's flags, its own, and where results belong."""
-    words = [*shlex.split(cell.flags), *shlex.split(arm.flags)]
-    located = (with_plan_dir(word, PLANS_FOLDER) for word in words)
-    return (*map(_expanded, located), "--perf-dump-path", str(perf_dump), "--output-path", str(output_dir))
+    words = (*shared_words(cell.flags), *shared_words(arm.flags))
+    return (*words, "--perf-dump-path", str(perf_dump), "--output-path", str(output_dir))
 
 
-def filled_template(arm: Arm, perf_dump: str, output_dir: str) -> tuple[str, ...]:
+def shared_words(flags: str) -> tuple[str, ...]:
+    """Flags as the words that a slot gets: ``{plan_dir}`` and ``~`` stand for folders no more."""
+    return tuple(_expanded(with_plan_dir(word, PLANS_FOLDER)) for word in shlex.split(flags))
+
+
+def filled_template(arm: Arm, perf_dump: str, output_dir: str, place: ArmPlace | None = None) -> tuple[str, ...]:
     """A command arm's words with its placeholders filled; :class:`UsageError` for an unknown placeholder."""
     placeholders(arm)
+    place = ArmPlace() if place is None else place
     values = {"perf_dump": perf_dump, "output_dir": output_dir}
+    values |= {"python": place.python or sys.executable, "tree": str(place.tree)}
     return tuple(_filled(_expanded(word), values) for word in shlex.split(arm.command or ""))
 
 
@@ -79,8 +100,9 @@ def placeholders(arm: Arm) -> set[str]:
         name = match["name"]
         if name is None:
             continue
-        if name not in PLACEHOLDERS:
-            allowed = " and ".join(f"{{{known}}}" for known in PLACEHOLDERS)
+        if name not in PLACEHOLDERS and (name not in ARM_PLACEHOLDERS or (name == "tree" and arm.ref is None)):
+            own = ARM_PLACEHOLDERS if arm.ref is not None else ()
+            allowed = " and ".join(f"{{{known}}}" for known in (*PLACEHOLDERS, *own))
             raise UsageError(
                 f"The {arm.name} command uses {{{name}}}; the placeholders are {allowed}.",
                 next_step=f"Write {{{{{name}}}}} if the braces are meant literally.",
@@ -132,9 +154,16 @@ def _check_template(arm: Arm, command: str, working_directory: Path) -> None:
             f"The {arm.name} command has no {{perf_dump}}, so its times could not be read.",
             next_step="Tell the program where to write its perf dump, for example --perf-dump-path {perf_dump}.",
         )
-    program = _expanded(shlex.split(command)[0])
-    found = str(working_directory / program) if os.sep in program else program
-    if shutil.which(found) is None:
+    if arm.ref is None and arm.python is None:
+        refuse_missing_program(arm, ArmPlace(), working_directory)
+
+
+def refuse_missing_program(arm: Arm, place: ArmPlace, working_directory: Path) -> None:
+    """Raise :class:`UsageError` unless an arm's command starts a program; of a ref, once its tree is there."""
+    program = filled_template(arm, "perf.json", "outputs", place)[0]
+    found = str((place.tree or working_directory) / program) if os.sep in program else program
+    path = place_environment(arm, place, sys.executable, os.environ).get("PATH")
+    if shutil.which(found, path=path) is None:
         raise UsageError(
             f"The {arm.name} command starts {program!r}, which is no program on this machine.",
             next_step="Check the spelling, the path and that the file is executable.",
@@ -145,7 +174,8 @@ def _identity(arm: Arm) -> tuple[object, ...]:
     """What decides what an arm runs: ``--flag=value`` and ``--flag value`` are the same."""
     words = [part for word in shlex.split(arm.flags) for part in _flag_parts(word)]
     command = None if arm.command is None else tuple(shlex.split(arm.command))
-    return (tuple(words), command, tuple(sorted(arm.env.items())))
+    source = (arm.ref, arm.repo, arm.setup, arm.python)
+    return (tuple(words), command, tuple(sorted(arm.env.items())), source)
 
 
 def _flag_parts(word: str) -> Sequence[str]:
@@ -174,7 +204,10 @@ def _portable_arm(arm: Arm) -> Arm:
     command = None if arm.command is None else _portable_words(arm.command, f"{arm.name} command")
     for key, value in arm.env.items():
         _refuse_secret(f"--{key}={value}", f"{arm.name} environment")
-    return arm.model_copy(update={"flags": _portable_words(arm.flags, f"{arm.name} flags"), "command": command})
+    _refuse_secret(arm.setup or "", f"{arm.name} setup")
+    places = {key: value and _with_tilde(value) for key, value in (("repo", arm.repo), ("python", arm.python))}
+    flags = _portable_words(arm.flags, f"{arm.name} flags")
+    return arm.model_copy(update={"flags": flags, "command": command, **places})
 
 
 def _portable_words(text: str, where: str) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fuseproof.harness.campaign.arm_places import ArmPlace
 from fuseproof.harness.campaign.arms import SlotCommand, recorded_argv, slot_command
 from fuseproof.harness.campaign.folder import OUTPUTS_FOLDER, PERF_FILE
 from fuseproof.schedules.order import PlannedSlot, first_pass
@@ -29,11 +30,17 @@ class DryRun:
     limit_s: float
     free_mib: float | None
     directory: Path
+    places: Mapping[str, ArmPlace]
+    """By arm letter, where arms with refs or a Python of their own will run; nothing of it was made."""
 
     def to_json(self) -> dict[str, Any]:
         return {
             "schema": "fuseproof.dry-run/1",
             "directory": str(self.directory),
+            "arms": {
+                letter: {"commit": place.commit, "tree": place.tree and str(place.tree), "python": place.python}
+                for letter, place in self.places.items()
+            },
             "slots": [
                 {
                     "id": slot.id,
@@ -53,14 +60,16 @@ class DryRun:
         }
 
 
-def dry_run(plan: Plan, directory: Path) -> DryRun:
-    """Plan every slot of ``plan`` in ``directory`` without touching it."""
+def dry_run(plan: Plan, directory: Path, places: Mapping[str, ArmPlace] | None = None) -> DryRun:
+    """Plan every slot of ``plan`` in ``directory`` without touching it; ``places`` are its arms' by letter."""
+    known = places or {}
     cells = {cell.name: cell for cell in plan.cells}
     slots = []
     blocks = {name: plan.blocks_of(name) for name in cells}
     for slot in first_pass(blocks, plan.order, plan.warmup_slots):
         folder = directory / "slots" / slot.id
-        command = slot_command(plan.arm(slot.arm), cells[slot.cell], folder / PERF_FILE, folder / OUTPUTS_FOLDER)
+        files = (folder / PERF_FILE, folder / OUTPUTS_FOLDER)
+        command = slot_command(plan.arm(slot.arm), cells[slot.cell], *files, known.get(slot.arm))
         slots.append((slot, command))
     return DryRun(
         slots=tuple(slots),
@@ -69,6 +78,7 @@ def dry_run(plan: Plan, directory: Path) -> DryRun:
         limit_s=plan.timeout_s * len(slots),
         free_mib=_free_mib(directory),
         directory=directory,
+        places=known,
     )
 
 

@@ -12,7 +12,7 @@ import re
 import signal
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 from fuseproof.errors import FuseproofError, InvalidMeasurementError, UsageError
 from fuseproof.harness.campaign.foreign import ForeignValueError, clean_text, count, kept
 from fuseproof.harness.campaign.processes import ProcessEnd
+from fuseproof.harness.campaign.rank_memory import rank_peaks
 from fuseproof.harness.campaign.records import SlotMemory, SlotOutput, SlotTimes
 from fuseproof.harness.machine.redaction import redact
 from fuseproof.harness.media.comparison import degenerate_reason, file_sha256, load_image
@@ -110,17 +111,16 @@ def collect_dump(path: Path, started: datetime) -> PerfDump:
 
 def collect(dump: PerfDump, outputs: Path, expects_outputs: bool) -> Evidence:
     """Times, memory, work and hashed outputs of a slot whose process and dump are fine; ``outputs`` is its folder."""
+    return replace(stated_by(dump), outputs=tuple(_outputs(dump, outputs, expects_outputs)))
+
+
+def stated_by(dump: PerfDump) -> Evidence:
+    """What a dump alone says of its slot; :class:`EvidenceError` where no record can hold it."""
     try:
-        work, fastpaths = _work(dump), _fastpaths(dump)
+        work, fastpaths, memory = _work(dump), _fastpaths(dump), _memory(dump)
     except ForeignValueError as error:
         raise EvidenceError("BAD_DUMP", f"in {dump.path.name} {error}") from error
-    return Evidence(
-        times=times_of(dump),
-        memory=_memory(dump),
-        outputs=tuple(_outputs(dump, outputs, expects_outputs)),
-        work=work,
-        fastpaths=fastpaths,
-    )
+    return Evidence(times=times_of(dump), memory=memory, work=work, fastpaths=fastpaths)
 
 
 def is_plain_file(path: Path) -> bool:
@@ -207,10 +207,13 @@ def _memory(dump: PerfDump) -> SlotMemory:
     request = dump.memory.get("after_forward") or dump.memory.get("runtime_peak") or {}
     load, warmup = dump.memory.get("load_peak", {}), dump.memory.get("warmup_peak", {})
     host = [values["peak_host_rss_mb"] for values in dump.memory.values() if values.get("peak_host_rss_mb")]
+    ranks = rank_peaks(dump.raw)
     return SlotMemory(
         peak_rss_mib=max(host, default=None),
-        peak_allocated_mib=_positive(request, "peak_allocated_mb"),
-        peak_reserved_mib=_positive(request, "peak_reserved_mb"),
+        peak_allocated_mib=_positive(request, "peak_allocated_mb") if ranks is None else ranks.allocated_mib,
+        peak_reserved_mib=_positive(request, "peak_reserved_mb") if ranks is None else ranks.reserved_mib,
+        allocated_sum_mib=None if ranks is None else ranks.allocated_sum_mib,
+        reserved_sum_mib=None if ranks is None else ranks.reserved_sum_mib,
         load_peak_mib=_device_or_host(load),
         warmup_peak_mib=_device_or_host(warmup),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +18,10 @@ from typing import Any, Literal, get_args
 from fuseproof import __version__
 from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.harness.atomic_files import write_text_atomically
+from fuseproof.harness.campaign.arm_lineage import ArmLineage, lineage_from
+from fuseproof.harness.campaign.arm_places import ArmPlace
+from fuseproof.harness.campaign.inputs import InputFile, keep_inputs
+from fuseproof.harness.campaign.origin import Origin
 from fuseproof.harness.campaign.plausibility import CampaignWarning
 from fuseproof.harness.campaign.records import DAMAGED_STEP, SLOT_SCHEMA, SlotRecord
 from fuseproof.harness.machine.redaction import redact
@@ -98,6 +102,14 @@ class Campaign:
     status: CampaignStatus = "running"
     sessions: list[Session] = field(default_factory=list)
     warnings: tuple[CampaignWarning, ...] = ()
+    inputs: tuple[InputFile, ...] = ()
+    origin: Origin | None = None
+    """Of an imported campaign."""
+    lineage: Mapping[str, ArmLineage] = field(default_factory=dict)
+    """Arm letter → where its code came from when the campaign began."""
+    present_lineage: Mapping[str, ArmLineage] = field(default_factory=dict)
+    places: Mapping[str, ArmPlace] = field(default_factory=dict)
+    """Of the session that runs: where its slots run, and the lineage they record; neither is stored."""
     _records: dict[str, SlotRecord] = field(default_factory=dict)
 
     @property
@@ -108,7 +120,7 @@ class Campaign:
     def create(
         cls, directory: Path, plan: Plan, *, command: Sequence[str], environment: Mapping[str, Any], created: str
     ) -> Campaign:
-        """Make the folder (new, or existing and empty) and its ``campaign.json``.
+        """Make the folder (new, or existing and empty), its ``inputs/`` and its ``campaign.json``.
 
         Raises :class:`UsageError` for a folder that already holds something: old runs never mix with new ones.
         """
@@ -121,6 +133,7 @@ class Campaign:
                 next_step="Choose another folder with --output.",
             ) from error
         campaign = cls(directory, plan, created, __version__, tuple(command), environment, Path.cwd())
+        campaign.inputs = keep_inputs(plan, campaign.working_directory, directory)
         campaign.begin_session(created, command, environment)
         return campaign
 
@@ -192,6 +205,9 @@ class Campaign:
             status=status,
             sessions=sessions,
             warnings=tuple(CampaignWarning(**item) for item in values.get("warnings", [])),
+            inputs=tuple(InputFile(**item) for item in values.get("inputs", [])),
+            origin=Origin.from_json(values["origin"], str(source)) if "origin" in values else None,
+            lineage=lineage_from(values.get("lineage", {}), str(source)),
         )
 
     def begin_session(self, started: str, command: Sequence[str], environment: Mapping[str, Any]) -> None:
@@ -206,6 +222,12 @@ class Campaign:
     def save_slot(self, record: SlotRecord) -> None:
         """Write the slot's ``result.json``, then the index."""
         self._write_result(record)
+        self._save_index()
+
+    def save_slots(self, records: Iterable[SlotRecord]) -> None:
+        """Write many slots' ``result.json``, and the index once."""
+        for record in records:
+            self._write_result(record)
         self._save_index()
 
     def save_warnings(self, cell: str, warnings: Sequence[CampaignWarning]) -> None:
@@ -281,6 +303,9 @@ class Campaign:
             "working_directory": redact(str(self.working_directory)),
             "sessions": [session.to_json() for session in self.sessions],
             "warnings": [dataclasses.asdict(warning) for warning in self.warnings],
+            "inputs": [dataclasses.asdict(file) for file in self.inputs],
+            **({"origin": self.origin.to_json()} if self.origin is not None else {}),
+            **({"lineage": {arm: known.to_json() for arm, known in self.lineage.items()}} if self.lineage else {}),
             "slots": [{key: getattr(slot, key) for key in _INDEX_KEYS} for slot in self._records.values()],
         }
 

@@ -1,7 +1,7 @@
 """One child process, its whole group, and how it ends.
 
 Every slot runs as the leader of its own session: a Ctrl-C in the terminal reaches only this program, which then ends
-the slot's group in order, and whatever a slot leaves behind is ended with it.
+the slot's group in order, and whatever a slot leaves behind is ended with it. A watchdog ends it when we are killed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Literal
 
 from fuseproof.errors import FuseproofError
 from fuseproof.harness.campaign.interrupts import Interrupts
+from fuseproof.harness.campaign.watchdog import Watchdog, start_watchdog
 
 GRACE_S = 3.0
 """How long a process group may take to end after each signal before the next, stronger one."""
@@ -47,6 +48,7 @@ class ChildProcess:
 
     process: subprocess.Popen[bytes]
     oom_kills_before: int
+    watchdog: Watchdog
 
     @property
     def pid(self) -> int:
@@ -61,14 +63,15 @@ class ChildProcess:
         ending = self._wait_for_end(timeout_s, interrupts)
         if ending != "exit":
             self._end_group(_SIGNALS[ending], interrupts)
-        send_to_group(self.pid, signal.SIGKILL)
-        returncode = self.process.wait()
+        returncode = self.kill()
         return ProcessEnd(ending, returncode, max(0, oom_kill_count() - self.oom_kills_before))
 
-    def kill(self) -> None:
-        """End the child and its group at once."""
+    def kill(self) -> int:
+        """End the child and its group at once; its return code."""
         send_to_group(self.pid, signal.SIGKILL)
-        self.process.wait()
+        returncode = self.process.wait()
+        self.watchdog.dismiss()
+        return returncode
 
     def _wait_for_end(self, timeout_s: float, interrupts: Interrupts) -> Ending:
         deadline_s = time.monotonic() + timeout_s
@@ -106,6 +109,7 @@ def start_process(
     Raises :class:`FuseproofError` when the program cannot be started or the files cannot be made.
     """
     oom_kills = oom_kill_count()
+    watchdog = start_watchdog()
     try:
         with stdout.open("wb") as out, stderr.open("wb") as err:
             process = subprocess.Popen(
@@ -118,11 +122,13 @@ def start_process(
                 start_new_session=True,
             )
     except OSError as error:
+        watchdog.dismiss()
         raise FuseproofError(
             f"A slot's process cannot be started: {error.strerror or error} ({error.filename or argv[0]}).",
             next_step="Check the command, and the space left for the campaign folder.",
         ) from error
-    return ChildProcess(process, oom_kills)
+    watchdog.guard(process.pid)
+    return ChildProcess(process, oom_kills, watchdog)
 
 
 def send_to_group(group: int, number: signal.Signals) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass, field
 
 import psutil
@@ -10,12 +11,12 @@ import psutil
 from fuseproof.errors import InvalidMeasurementError
 from fuseproof.harness.campaign.folder import Campaign
 from fuseproof.harness.machine.activity import sample_activity
-from fuseproof.harness.machine.gpu_check import IDLE_MEMORY_MIB
+from fuseproof.harness.machine.gpu_check import IDLE_MEMORY_MIB, IDLE_UTILIZATION_PERCENT
 from fuseproof.harness.machine.gpus import GpuSurvey, visible_gpus
 from fuseproof.harness.machine.usage import busy_threshold
 
 _ALLOW = "or pass --allow-busy: disturbed slots are marked and cap the verdict."
-_ALLOW_GPU = "or pass --allow-busy: what others do on a GPU is not marked in the slots."
+_ALLOW_GPU = "or pass --allow-busy: what is seen of others on the GPUs between slots caps the verdict."
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Readiness:
     def _refuse_busy_gpus(self) -> None:
         visible, _ = visible_gpus(self.gpus.gpus, self.cuda_visible_devices)
         for gpu in visible:
-            holders = [process for process in self.gpus.processes if process.gpu_uuid == gpu.uuid]
+            holders = [process for process in self.gpus.processes if process.gpu_uuid in (gpu.uuid, *gpu.mig_devices)]
             if holders:
                 named = ", ".join(f"{process.name or '?'} (pid {process.process_id})" for process in holders)
                 raise InvalidMeasurementError(
@@ -53,6 +54,19 @@ class Readiness:
                     f"GPU {gpu.index} has {gpu.memory_used_mib:.0f} MiB in use by a process that is not visible here.",
                     next_step=f"Wait, use another card, {_ALLOW_GPU}",
                 )
+            if gpu.utilization_percent is not None and gpu.utilization_percent > IDLE_UTILIZATION_PERCENT:
+                raise InvalidMeasurementError(
+                    f"GPU {gpu.index} is {gpu.utilization_percent:.0f} % busy before anything of ours runs "
+                    f"(idle: up to {IDLE_UTILIZATION_PERCENT} %).",
+                    next_step=f"Wait, use another card, {_ALLOW_GPU}",
+                )
+
+
+def unwatched_gpus_remark(gpus: GpuSurvey, program: str = "nvidia-smi") -> str | None:
+    """That there may be GPUs which nobody looks at; None where all were seen, or there is no driver at all."""
+    if gpus.reason is None or shutil.which(program) is None:
+        return None
+    return f"{gpus.reason}: a busy GPU would not be noticed, and GPUs that were not seen are neither locked nor sampled"
 
 
 def refuse_leftovers(campaign: Campaign) -> None:

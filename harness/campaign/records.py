@@ -15,12 +15,14 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from fuseproof.errors import FuseproofError
+from fuseproof.harness.campaign.gpu_records import SlotGpu
 from fuseproof.schedules.order import ArmLetter, Orientation, PlannedSlot, SlotKind
 
 SLOT_SCHEMA = "fuseproof.slot/1"
 DAMAGED_STEP = "Restore the file from a copy, or measure again in a new campaign."
 
-SlotState = Literal["running", "done", "invalid", "interrupted", "superseded"]
+SlotState = Literal["running", "done", "invalid", "interrupted", "superseded", "absent"]
+"""``absent``: a place in an imported block of which no file was given."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,13 +40,18 @@ class SlotTimes:
 
 @dataclasses.dataclass(frozen=True)
 class SlotMemory:
-    """Peaks in MiB. ``peak_rss_mib`` is the largest VmHWM of any process of the slot; the others are torch's."""
+    """Peaks in MiB. ``peak_rss_mib`` is the largest VmHWM of any process of the slot; the others are torch's.
+
+    Of several ranks ``peak_*`` are the largest and ``*_sum_mib`` the sums (None with one rank).
+    """
 
     peak_rss_mib: float | None = None
     peak_allocated_mib: float | None = None
     peak_reserved_mib: float | None = None
     load_peak_mib: float | None = None
     warmup_peak_mib: float | None = None
+    allocated_sum_mib: float | None = None
+    reserved_sum_mib: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,8 +131,12 @@ class SlotRecord:
     memory: SlotMemory = dataclasses.field(default_factory=SlotMemory)
     outputs: tuple[SlotOutput, ...] = ()
     contention: Contention = dataclasses.field(default_factory=Contention)
+    gpu: SlotGpu | None = None
     work: Mapping[str, Any] | None = None
     fastpaths: Mapping[str, Any] | None = None
+    lineage: Mapping[str, Any] | None = None
+    caches: Mapping[str, Mapping[str, Any]] | None = None
+    """Of an arm with cache folders of its own: variable → ``folder``, ``files_before``, ``files_after``."""
     log_tail: tuple[str, ...] = ()
 
     @property

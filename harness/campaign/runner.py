@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from fuseproof.harness.campaign.arm_caches import cold_caches
 from fuseproof.harness.campaign.evidence import read_tail
 from fuseproof.harness.campaign.folder import Campaign, CampaignStatus
 from fuseproof.harness.campaign.interrupts import Interrupts
@@ -21,8 +22,8 @@ from fuseproof.harness.machine.activity import named_process
 from fuseproof.schedules.order import PlannedSlot, orientation, timed_slots, warmup_slots
 from fuseproof.schedules.plan import Cell
 
-ATTEMPTS_PER_SESSION = 2
-"""A lost block is tried once more before its cell is given up."""
+UNLUCKY_CODES = frozenset({"KILLED", "HW_SLOWDOWN"})
+"""What befell a slot from outside; it says nothing of the arm."""
 
 
 class CampaignObserver(Protocol):
@@ -99,7 +100,7 @@ class CampaignRunner:
 
     def _warn_of_cell(self, cell: Cell) -> None:
         counted = [slot for block in self.campaign.complete_blocks(cell.name) for slot in block.slots]
-        warnings = identical_times(cell.name, counted)
+        warnings = (*identical_times(cell.name, counted), *cold_caches(cell.name, counted))
         self.campaign.save_warnings(cell.name, warnings)
         for warning in warnings:
             self.observer.remark(f"warning: {warning.detail}")
@@ -115,8 +116,9 @@ class CampaignRunner:
         return None
 
     def _run_block(self, cell: Cell, block: int) -> SlotRecord | None:
-        """Try a block until it is whole; the last lost slot when it is given up."""
-        for tried in range(1, ATTEMPTS_PER_SESSION + 1):
+        """Try a block until it is whole; the last lost slot when the plan's retries are used up."""
+        tries = 1 + self.campaign.plan.retries
+        for tried in range(1, tries + 1):
             attempt = self.campaign.attempts(cell.name, block) + 1
             if attempt > 1:
                 self.campaign.supersede_block(cell.name, block, f"block {block} started again as attempt {attempt}")
@@ -124,7 +126,7 @@ class CampaignRunner:
             if failure is None:
                 return None
             self._needs_warmup = True
-            if tried == ATTEMPTS_PER_SESSION or not self._may_help_to_repeat(failure):
+            if tried == tries or not self._may_help_to_repeat(failure):
                 self.observer.remark(f"{cell.name} is given up: {failure_remark(failure, self.campaign)}")
                 return failure
             told = failure_remark(failure, self.campaign)
@@ -141,6 +143,9 @@ class CampaignRunner:
             self.observer.slot_finished(record)
             if record.state == "interrupted":
                 raise _InterruptedError
+            restless = restless_remark(record)
+            if restless is not None:
+                self.observer.remark(restless)
             if record.state != "done":
                 return record
             if record.contention.busy and record.kind == "timed":
@@ -155,10 +160,10 @@ class CampaignRunner:
         yield from timed_slots(cell.name, block, attempt, direction)
 
     def _may_help_to_repeat(self, failure: SlotRecord) -> bool:
-        """An arm that never finished a slot of this cell is broken, not unlucky, unless something killed it."""
+        """An arm that never finished a slot of this cell is broken, not unlucky, unless this came from outside."""
         if failure.reason_code == "USAGE":
             return False
-        return failure.reason_code == "KILLED" or self.campaign.has_finished_slot(failure.cell, failure.arm)
+        return failure.reason_code in UNLUCKY_CODES or self.campaign.has_finished_slot(failure.cell, failure.arm)
 
 
 def failure_remark(record: SlotRecord, campaign: Campaign) -> str:
@@ -183,6 +188,21 @@ def busy_remark(record: SlotRecord) -> str:
     named = ", ".join(named_process(process.name, process.pid, process.cpu_cores) for process in contention.worst)
     who = f" ({named})" if named else ""
     return f"slot {record.id} was disturbed: other processes used {share:.0f} % of the cores{who}"
+
+
+def restless_remark(record: SlotRecord) -> str | None:
+    """That the GPUs were not free again after a slot; None where they were, or nobody can tell."""
+    at_rest = None if record.gpu is None else record.gpu.at_rest
+    if at_rest is None or (at_rest.is_at_rest is not False and not at_rest.foreign):
+        return None
+    left = [
+        f"{at_rest.used_mib[uuid]:,.0f} MiB in use on {uuid} (before the campaign: {before:,.0f} MiB)"
+        for uuid, before in at_rest.baseline_mib.items()
+        if uuid in at_rest.used_mib
+    ]
+    return f"{at_rest.waited_s:.0f} s after slot {record.id} its GPUs were not free: " + ", ".join(
+        [*at_rest.foreign, *left]
+    )
 
 
 def _telling_line(lines: tuple[str, ...]) -> str:

@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from fuseproof.errors import FuseproofError, UsageError
+from fuseproof.harness.campaign.arm_caches import cache_space
+from fuseproof.harness.campaign.arm_sessions import adopt, clean_up
 from fuseproof.harness.campaign.arms import check_arms, portable
 from fuseproof.harness.campaign.folder import Campaign, refuse_used_folder, utc_text
+from fuseproof.harness.campaign.git_arms import PreparedArms, moved_refs, prepare_arms, resolve_arms
+from fuseproof.harness.campaign.inputs import refuse_missing_inputs
 from fuseproof.harness.campaign.interrupts import Interrupts
 from fuseproof.harness.campaign.locking import campaign_locks, device_names
 from fuseproof.harness.campaign.readiness import refuse_leftovers
@@ -35,33 +39,48 @@ class CampaignSession:
     def start(self, plan: Plan, directory: Path) -> Outcome:
         """Run a new campaign in ``directory``, which must be missing or empty; nothing is written before all checks."""
         check_arms(plan)
+        refuse_missing_inputs(plan, Path.cwd())
+        worktrees = resolve_arms(plan, Path.cwd())
         stored_plan = portable(plan)
         refuse_used_folder(directory)
+        created = utc_text(self.clock.now())
         with self._locked(directory):
             self._check_machine()
+            prepared = prepare_arms(plan, worktrees, cache_space(directory, created), Path.cwd())
             campaign = Campaign.create(
                 directory,
                 stored_plan,
                 command=self.recorded_command,
                 environment=self.environment,
-                created=utc_text(self.clock.now()),
+                created=created,
             )
-            return self._run(campaign)
+            return self._run(campaign, prepared)
 
     def resume(self, directory: Path, plan: Plan | None) -> Outcome:
         """Go on with a campaign; ``plan``, when given, must be the one it began with."""
         campaign = Campaign.open(directory)
+        if campaign.origin is not None:
+            raise UsageError(
+                f"{directory} was imported: there is nothing in it that could go on.",
+                next_step="Measure in a new campaign with `fuseproof abba`.",
+            )
         if plan is not None:
             refuse_other_plan(campaign, portable(plan))
         check_arms(campaign.plan, campaign.working_directory)
+        refuse_missing_inputs(campaign.plan, campaign.working_directory)
         refuse_leftovers(campaign)
+        worktrees = resolve_arms(campaign.plan, campaign.working_directory, campaign.lineage)
         with self._locked(directory):
             self._check_machine()
+            space = cache_space(directory, campaign.created)
+            prepared = prepare_arms(campaign.plan, worktrees, space, campaign.working_directory)
             campaign = Campaign.open(directory)
+            for sentence in moved_refs(campaign.plan, worktrees):
+                self.observer.remark(sentence)
             for change in changed_software(campaign.environment, self.environment):
                 self.observer.remark(f"since this campaign began, {change}: its blocks measured different software")
             campaign.begin_session(utc_text(self.clock.now()), self.recorded_command, self.environment)
-            return self._run(campaign)
+            return self._run(campaign, prepared)
 
     @property
     def recorded_command(self) -> tuple[str, ...]:
@@ -74,14 +93,19 @@ class CampaignSession:
     def _locked(self, directory: Path) -> AbstractContextManager[None]:
         return campaign_locks(directory, device_names(self.environment))
 
-    def _run(self, campaign: Campaign) -> Outcome:
+    def _run(self, campaign: Campaign, prepared: PreparedArms) -> Outcome:
+        adopt(campaign, prepared)
+        for sentence in prepared.remarks:
+            self.observer.remark(sentence)
         runner = CampaignRunner(campaign, self.executor, self.observer, self.interrupts)
         try:
             with self.interrupts:
-                return runner.run()
+                outcome = runner.run()
         except FuseproofError as error:
             error.next_step = f"When that is mended, go on with: fuseproof abba --resume {campaign.directory}"
             raise
+        clean_up(campaign)
+        return outcome
 
 
 def refuse_other_plan(campaign: Campaign, plan: Plan) -> None:

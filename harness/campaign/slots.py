@@ -16,6 +16,8 @@ from typing import Protocol
 
 from fuseproof.errors import FuseproofError
 from fuseproof.harness.atomic_files import write_text_atomically
+from fuseproof.harness.campaign.arm_caches import cache_record, warmth
+from fuseproof.harness.campaign.arm_sessions import refuse_wrong_checkout, slot_lineage
 from fuseproof.harness.campaign.arms import SlotCommand, recorded_argv, slot_command
 from fuseproof.harness.campaign.evidence import (
     Evidence,
@@ -28,11 +30,16 @@ from fuseproof.harness.campaign.evidence import (
     read_tail,
 )
 from fuseproof.harness.campaign.folder import OUTPUTS_FOLDER, PERF_FILE, RESULT_FILE, Campaign, utc_text
+from fuseproof.harness.campaign.gpu_records import SlotGpu
+from fuseproof.harness.campaign.gpu_rest import GpuWatch
+from fuseproof.harness.campaign.gpu_telemetry import hardware_slowdown, slot_gpu
 from fuseproof.harness.campaign.interrupts import Interrupts
+from fuseproof.harness.campaign.phases import SlotPhases, read_phases
 from fuseproof.harness.campaign.plausibility import refuse_impossible_times
 from fuseproof.harness.campaign.processes import ProcessEnd, start_process
 from fuseproof.harness.campaign.records import SlotMemory, SlotRecord, SlotState
 from fuseproof.harness.campaign.telemetry import ProcessSampler, Sampler, SlotTelemetry
+from fuseproof.harness.machine.redaction import redact
 from fuseproof.schedules.order import PlannedSlot
 
 
@@ -109,6 +116,7 @@ class ProcessExecutor:
 
     clock: Clock = field(default_factory=SystemClock)
     make_sampler: Callable[[], Sampler] = ProcessSampler
+    gpus: GpuWatch = field(default_factory=GpuWatch)
 
     def execute(self, campaign: Campaign, slot: PlannedSlot, interrupts: Interrupts) -> SlotRecord:
         """Run ``slot``; the record's state is done, invalid or interrupted.
@@ -118,17 +126,22 @@ class ProcessExecutor:
         files = SlotFiles(campaign.slot_directory(slot.id))
         files.make()
         arm, cell = campaign.plan.arm(slot.arm), campaign.plan.cell(slot.cell)
-        command = slot_command(arm, cell, files.perf_dump, files.outputs)
+        place = campaign.places.get(slot.arm)
+        command = slot_command(arm, cell, files.perf_dump, files.outputs, place)
+        files_before = warmth(command.caches)
+        self.gpus.note_baseline()
         started, started_s = self.clock.now(), round(self.clock.monotonic_s(), 6)
         record = SlotRecord.planned(
             slot,
             command=recorded_argv(command.argv, campaign.directory),
-            environment_overrides=dict(command.overrides),
+            environment_overrides={name: redact(value) for name, value in command.overrides.items()},
+            lineage=slot_lineage(campaign.present_lineage, slot.arm),
             started=utc_text(started),
             started_monotonic_s=started_s,
         )
         record, end, telemetry = self._run(campaign, record, command, files, interrupts)
         ended_s = round(self.clock.monotonic_s(), 6)
+        phases = read_phases(files.directory, files.perf_dump, started, started_s, ended_s)
         record = record.with_facts(
             ended=utc_text(self.clock.now()),
             ended_monotonic_s=ended_s,
@@ -136,39 +149,69 @@ class ProcessExecutor:
             returncode=end.returncode,
             memory=SlotMemory(peak_rss_mib=telemetry.peak_rss_mib),
             contention=telemetry.contention,
+            gpu=gpu_facts(telemetry, phases),
+            caches=cache_record(command.caches, files_before) if command.caches else None,
             log_tail=log_tail(files.stderr, files.stdout, campaign.directory),
         )
-        write_text_atomically(files.telemetry, telemetry.to_jsonl())
+        write_text_atomically(files.telemetry, telemetry.to_jsonl(phases))
         try:
             logs = read_tail(files.stderr) + read_tail(files.stdout)
             check_ending(end, logs, campaign.plan.timeout_s, is_generate=arm.command is None)
-            evidence = collect(collect_dump(files.perf_dump, started), files.outputs, command.writes_outputs)
+            dump = collect_dump(files.perf_dump, started)
+            refuse_wrong_checkout(dump, place)
+            evidence = collect(dump, files.outputs, command.writes_outputs)
             refuse_impossible_times(evidence.times, ended_s - started_s)
         except EvidenceError as error:
             state: SlotState = "interrupted" if error.code == "INTERRUPTED" else "invalid"
             record = record.with_facts(state=state, reason_code=error.code, reason=error.reason)
         else:
             write_text_atomically(files.frames, frames_listing(evidence.outputs))
-            record = with_evidence(record, evidence)
+            record = spoilt_by_slowdown(with_evidence(record, evidence))
+        campaign.save_slot(record)
+        return self._rested(campaign, record, interrupts)
+
+    def _rested(self, campaign: Campaign, record: SlotRecord, interrupts: Interrupts) -> SlotRecord:
+        """Wait until the GPUs are as before the campaign, and keep how that went; nothing where there are none."""
+        at_rest = self.gpus.wait_for_rest(lambda: interrupts.requested)
+        if at_rest is None:
+            return record
+        record = record.with_facts(gpu=replace(record.gpu or SlotGpu(), at_rest=at_rest))
         campaign.save_slot(record)
         return record
 
     def _run(
         self, campaign: Campaign, record: SlotRecord, command: SlotCommand, files: SlotFiles, interrupts: Interrupts
     ) -> tuple[SlotRecord, ProcessEnd, SlotTelemetry]:
-        sampler = self.make_sampler()
+        sampler, gpu_sampler = self.make_sampler(), self.gpus.sampler()
         environment = {**os.environ, **command.overrides}
-        child = start_process(command.argv, environment, campaign.working_directory, files.stdout, files.stderr)
+        folder = command.working_directory or campaign.working_directory
+        child = start_process(command.argv, environment, folder, files.stdout, files.stderr)
         try:
             sampler.start(child.pid)
+            gpu_sampler.start()
             record = record.with_facts(pid=child.pid)
             campaign.save_slot(record)
             end = child.wait(campaign.plan.timeout_s, interrupts)
         except BaseException:
             child.kill()
+            gpu_sampler.stop()
             sampler.stop()
             raise
-        return record, end, sampler.stop()
+        recording = gpu_sampler.stop()  # first: its processor time is ours once it has been waited for
+        return record, end, replace(sampler.stop(), gpu=recording)
+
+
+def gpu_facts(telemetry: SlotTelemetry, phases: SlotPhases) -> SlotGpu | None:
+    """What was seen of the GPUs, summed up; None where there are none."""
+    return None if telemetry.gpu is None else slot_gpu(telemetry.gpu, phases)
+
+
+def spoilt_by_slowdown(record: SlotRecord) -> SlotRecord:
+    """The record, or an invalid one with all its numbers when the hardware slowed a GPU down meanwhile."""
+    reason = hardware_slowdown(record.gpu) if record.gpu is not None else None
+    if reason is None:
+        return record
+    return record.with_facts(state="invalid", reason_code="HW_SLOWDOWN", reason=reason)
 
 
 def with_evidence(record: SlotRecord, evidence: Evidence) -> SlotRecord:

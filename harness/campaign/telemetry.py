@@ -20,6 +20,8 @@ from typing import Any, Protocol
 
 import psutil
 
+from fuseproof.harness.campaign.gpu_telemetry import GpuRecording, telemetry_lines
+from fuseproof.harness.campaign.phases import SlotPhases
 from fuseproof.harness.campaign.records import BusyProcess, Contention
 from fuseproof.harness.machine.activity import SMALLEST_LISTED_SHARE, is_kernel_thread, pids_never_listed
 from fuseproof.harness.machine.usage import busy_threshold, machine_use, own_cpu_s, process_tree, usable_cores
@@ -45,9 +47,17 @@ class SlotTelemetry:
     peak_rss_mib: float | None
     contention: Contention
     samples: tuple[dict[str, Any], ...]
+    began_monotonic_s: float = 0.0
+    """The moment that ``t_s`` of the samples counts from."""
+    gpu: GpuRecording | None = None
+    """What was seen of the GPUs; None where there are none."""
 
-    def to_jsonl(self) -> str:
-        return "".join(json.dumps(sample, allow_nan=False) + "\n" for sample in self.samples)
+    def to_jsonl(self, phases: SlotPhases | None = None) -> str:
+        """The lines of ``telemetry.jsonl``, each with what the slot was doing by ``phases``."""
+        known = phases or SlotPhases()
+        lines = [{**sample, "phase": known.at(self.began_monotonic_s + sample["t_s"])} for sample in self.samples]
+        lines += telemetry_lines(self.gpu, known, self.began_monotonic_s) if self.gpu is not None else ()
+        return "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
 
 
 class Sampler(Protocol):
@@ -86,7 +96,8 @@ class ProcessSampler:
         others_s = machine.busy_s - self._machine.busy_s - (own_cpu_s() - self._own_s)
         contention = self._contention(wall_s, others_s, machine.steal_s - self._machine.steal_s)
         peak_mib = max(self._peaks_mib.values(), default=0.0)
-        return SlotTelemetry(peak_mib if peak_mib >= SMALLEST_PEAK_MIB else None, contention, tuple(self._samples))
+        peak_rss_mib = peak_mib if peak_mib >= SMALLEST_PEAK_MIB else None
+        return SlotTelemetry(peak_rss_mib, contention, tuple(self._samples), self._began_s)
 
     def _contention(self, wall_s: float, others_s: float, steal_s: float) -> Contention:
         cores = usable_cores()

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from fuseproof.harness.perf.dump import PerfDump
 from fuseproof.harness.perf.memory import MemoryTable, memory_table
 from fuseproof.harness.perf.outputs import OutputsComparison, compare_outputs
+from fuseproof.harness.perf.steps import StepStatistics, steps_side_by_side
 from fuseproof.harness.perf.work import WorkCheck, check_equal_work, doubtful_speedup
 
 SCHEMA = "fuseproof.compare-perf/1"
@@ -27,8 +28,6 @@ OUTSIDE_TOTAL = (
 )
 """Entries that sglang records beside its stages but outside ``total_duration_ms``."""
 
-UNSTEADY_STEP_SHARE = 0.30
-"""A leading step this far from the steady median was not synchronised (it timed the launch), or was cold."""
 COLD_REQUEST_SHARE = 0.10
 
 Marker = Literal["", "added", "removed", "absent"]
@@ -69,18 +68,6 @@ class TimeRow:
             "changes": [self.change(index) for index in indices],
             "markers": [self.marker(index) for index in indices],
         }
-
-
-@dataclass(frozen=True)
-class StepStatistics:
-    """The denoise steps of request 0; the statistics leave out ``unsteady_steps`` (indices from 0)."""
-
-    count: int
-    unsteady_steps: tuple[int, ...]
-    mean_ms: float
-    median_ms: float
-    minimum_ms: float
-    maximum_ms: float
 
 
 @dataclass(frozen=True)
@@ -153,7 +140,7 @@ def compare_dumps(dumps: Sequence[PerfDump]) -> PerfComparison:
     """Compare two dumps or more; the first is the baseline."""
     labels = distinct_labels([dump.path for dump in dumps])
     requests = tuple(request_statistics(dump) for dump in dumps)
-    steps = tuple(step_statistics(dump.denoise_steps_ms) for dump in dumps)
+    steps = steps_side_by_side(dumps)
     times = _times(dumps, requests)
     names = merged_order([list(dump.run_stages) for dump in dumps])
     stages = [_row(name, [dump.run_stages.get(name) for dump in dumps]) for name in names]
@@ -174,31 +161,6 @@ def compare_dumps(dumps: Sequence[PerfDump]) -> PerfComparison:
         memory=memory_table(dumps),
         work=tuple(check_equal_work(dumps[0], dump, label) for dump, label in others),
         warnings=tuple(_warnings(dumps, labels, requests, steps)),
-    )
-
-
-def step_statistics(steps_ms: Sequence[float]) -> StepStatistics | None:
-    """Statistics of the steady denoise steps; None without steps.
-
-    Without device synchronisation the first steps measure how long a launch took (904 and 31 ms before a steady 87),
-    so leading steps that are far from the median of the second half are flagged and left out (two steps show nothing).
-    The stage's own time is not touched by this.
-    """
-    if not steps_ms:
-        return None
-    half = len(steps_ms) // 2 if len(steps_ms) > 2 else 0
-    reference_ms = statistics.median_low(steps_ms[half:])
-    unsteady = 0
-    while unsteady < half and abs(steps_ms[unsteady] - reference_ms) > UNSTEADY_STEP_SHARE * reference_ms:
-        unsteady += 1
-    steady = steps_ms[unsteady:]
-    return StepStatistics(
-        count=len(steps_ms),
-        unsteady_steps=tuple(range(unsteady)),
-        mean_ms=statistics.fmean(steady),
-        median_ms=statistics.median(steady),
-        minimum_ms=min(steady),
-        maximum_ms=max(steady),
     )
 
 

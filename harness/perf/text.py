@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 from fuseproof.harness.escape import visible
 from fuseproof.harness.number_format import latency_change, number
-from fuseproof.harness.perf.comparison import PerfComparison, StepStatistics, TimeRow
+from fuseproof.harness.perf.comparison import PerfComparison, TimeRow
 from fuseproof.harness.perf.memory import MemoryRow, format_gib
 from fuseproof.harness.perf.outputs import OutputsComparison, outputs_lines
+from fuseproof.harness.perf.steps import StepStatistics
 from fuseproof.harness.perf.work import SPEED_FIELD, WorkCheck
 
 LONGEST_PROMPT = 80
@@ -161,13 +162,20 @@ def _steps_section(comparison: PerfComparison) -> str:
     return "### Denoise steps\n\n" + markdown_table(headers, rows, numeric_from=1)
 
 
-_STEP_ROWS = ("steps", "left out", "mean (ms)", "median (ms)", "minimum (ms)", "maximum (ms)")
+_STEP_ROWS = (
+    "number of steps",
+    "step left out (counted from 0)",
+    "mean (ms)",
+    "median (ms)",
+    "minimum (ms)",
+    "maximum (ms)",
+)
 
 
 def _step_cell(entry: StepStatistics | None, name: str) -> str:
     if entry is None:
         return "n/a"
-    left_out = ", ".join(map(str, entry.unsteady_steps)) or "none"
+    left_out = ", ".join(f"step {index}" for index in entry.left_out_steps) or "none"
     times_ms = (entry.mean_ms, entry.median_ms, entry.minimum_ms, entry.maximum_ms)
     cells = (str(entry.count), left_out, *(f"{time_ms:.2f}" for time_ms in times_ms))
     return cells[_STEP_ROWS.index(name)]

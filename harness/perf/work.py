@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from fuseproof.harness.machine.redaction import redact
@@ -35,6 +35,11 @@ WORK_FLAGS = (
     "resolved_revision",
     "load_format",
     "weights",
+    "weights_sha256",
+    "scheduler",
+    "shift",
+    "flow_shift",
+    "conditioning_cache_hits",
 )
 MEASUREMENT_FLAGS = (
     "timer",
@@ -66,6 +71,8 @@ IRRELEVANT_FLAGS = frozenset(
         "prompt_path",
     }
 )
+
+TRANSFORMER_CALLS, TRANSFORMER_TOKENS = "transformer calls", "transformer tokens"
 
 DOUBTFUL_SPEEDUP = 3.0
 EXCESSIVE_SPEEDUP = 10.0
@@ -121,12 +128,16 @@ FACTS: tuple[tuple[Kind, str, Fact], ...] = (
     ("work", "requests", lambda dump: len(dump.requests) or None),
     ("work", "denoise steps", lambda dump: len(dump.denoise_steps_ms) or None),
     ("work", "seeds of the requests", lambda dump: _of_requests(dump, "seed")),
-    ("work", "transformer calls", lambda dump: _work_counter(dump, "transformer_calls")),
-    ("work", "transformer tokens", lambda dump: _work_counter(dump, "transformer_tokens")),
+    ("work", TRANSFORMER_CALLS, lambda dump: _work_counter(dump, "transformer_calls")),
+    ("work", TRANSFORMER_TOKENS, lambda dump: _work_counter(dump, "transformer_tokens")),
+    ("work", "scheduler", lambda dump: dump.environment.get("scheduler")),
+    ("work", "conditioning cache hits", lambda dump: _of_requests(dump, "conditioning_cache_hits")),
     ("measurement", "timer", lambda dump: dump.raw.get("timer")),
     ("measurement", "warm-up", lambda dump: dump.raw.get("warmup")),
     ("note", "commit", lambda dump: dump.commit_hash),
     ("note", "torch threads", lambda dump: dump.environment.get("torch_threads")),
+    ("note", "TF32 policy", lambda dump: dump.environment.get("allow_tf32")),
+    ("note", "rounding policy", lambda dump: dump.environment.get("numerics")),
     ("note", "PYTHONHASHSEED", lambda dump: dump.environment.get("python_hash_seed")),
     ("note", "dump schema", lambda dump: dump.schema or "sglang"),
 )
@@ -148,12 +159,21 @@ def check_equal_work(
             unchecked += [field] if field in EXPECTED_FACTS else []
         elif before != after:
             differences.append(Difference(kind, field, value_text(before), value_text(after)))
+    differences = _with_calls_as_note(differences, baseline, other)
     differences += _flag_differences(baseline.config, other.config)
     differences += _version_differences(baseline.environment, other.environment)
     differences += _output_differences(baseline, other)
     differences += excessive_speedup(baseline.worker_ms, other.worker_ms) if judges_speed else []
     unchecked += [flag for flag in EXPECTED_FLAGS if not _has_flag(flag, baseline.config, other.config)]
     return WorkCheck(label or other.label, tuple(differences), tuple(unchecked))
+
+
+def _with_calls_as_note(differences: list[Difference], baseline: PerfDump, other: PerfDump) -> list[Difference]:
+    """The same work in fewer, larger calls is equal work: where all batch x tokens agree, calls are only shown."""
+    tokens = [_work_counter(dump, "transformer_tokens") for dump in (baseline, other)]
+    if tokens[0] is None or tokens[0] != tokens[1]:
+        return differences
+    return [replace(found, kind="note") if found.field == TRANSFORMER_CALLS else found for found in differences]
 
 
 def _flag_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any, TypeVar
 
 from fuseproof.harness.analysis.campaign import CampaignAnalysis
+from fuseproof.harness.report.claims import claims_section
 from fuseproof.harness.report.document import Document, Paragraph, Pictures, Section
 from fuseproof.harness.report.layout import FULL, Layout
 from fuseproof.harness.report.ledger import environment_section, limitations_section, raw_runs_section, raw_table
@@ -15,6 +16,7 @@ from fuseproof.harness.report.overview import setup_section, summary_section
 from fuseproof.harness.report.privacy import Cleaner
 from fuseproof.harness.report.reproduce import reproduce_section
 from fuseproof.harness.report.results import result_section, statistics_details
+from fuseproof.harness.report.telemetry import telemetry_section
 
 Node = TypeVar("Node")
 
@@ -24,17 +26,20 @@ SECTIONS = (
     result_section,
     output_section,
     memory_section,
+    telemetry_section,
     raw_runs_section,
     environment_section,
     reproduce_section,
     limitations_section,
+    claims_section,
 )
-"""The order of a pull request's text."""
+"""The order of a pull request's text; one that has nothing to say is left out."""
 
 
 def build_document(analysis: CampaignAnalysis, layout: Layout = FULL) -> Document:
     """The report as a document."""
-    sections = tuple(build(analysis, layout) for build in SECTIONS)
+    built = [build(analysis, layout) for build in SECTIONS]
+    sections = tuple(section for section in built if section is not None)
     return cleaned(Document(_title(analysis), sections, _word(analysis)))
 
 

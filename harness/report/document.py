@@ -81,7 +81,10 @@ class PicturePair:
 
 @dataclass(frozen=True)
 class Pictures:
+    """``base_url`` is put before every path, as it is; empty for paths relative to the report."""
+
     pairs: tuple[PicturePair, ...]
+    base_url: str = ""
     kind: ClassVar[str] = "pictures"
 
 
@@ -109,6 +112,29 @@ class Strip:
 
 
 @dataclass(frozen=True)
+class Stretch:
+    """A part of a :class:`Trace`'s time, from 0 to 1."""
+
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One quantity over the time of one slot, for the eye; HTML only, its numbers are in the slot's folder.
+
+    ``points`` are (time, value), 0..1 both ways; ``request`` is where the timed request lies, if that is known.
+    """
+
+    title: str
+    points: tuple[tuple[float, float], ...]
+    low: str
+    high: str
+    request: Stretch | None = None
+    kind: ClassVar[str] = "trace"
+
+
+@dataclass(frozen=True)
 class Details:
     """Parts that are folded away until asked for."""
 
@@ -119,7 +145,7 @@ class Details:
     kind: ClassVar[str] = "details"
 
 
-Part = Paragraph | Bullets | Table | CodeBlock | Pictures | Strip | Details
+Part = Paragraph | Bullets | Table | CodeBlock | Pictures | Strip | Trace | Details
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass, replace
 
 MAIN_LIMIT_BYTES = 6_000
+FEWEST_VERDICT_ROWS = 8
+MOST_SHORT_CLAIMS = 2
 WHOLE_LIMIT = 65_536
 """Bytes in UTF-8, hence at most as many characters."""
 
@@ -19,7 +21,10 @@ _DETAILS = re.compile(r"<details>.*?</details>", re.DOTALL)
 @dataclass(frozen=True)
 class Layout:
     """``rows`` is the largest number of cells a main table lists, ``workloads`` that of the setup's list;
-    ``text_characters`` cuts prompts and flags. ``shows_all_timers`` also lists cells without anything to see."""
+    ``text_characters`` cuts prompts and flags. ``shows_all_timers`` also lists cells without anything to see.
+    ``folds_commands`` moves the commands of Reproduce into details, where they need not be cut.
+    ``has_traces`` draws single slots.
+    """
 
     rows: int
     workloads: int
@@ -29,9 +34,21 @@ class Layout:
     has_cell_details: bool = True
     has_raw_runs: bool = True
     log_lines: int = 8
+    folds_commands: bool = True
+    has_traces: bool = False
+
+    @property
+    def verdict_rows(self) -> int:
+        """How many cells the tables of verdicts and outputs list: a reader must see every word of a usual campaign."""
+        return max(self.rows, FEWEST_VERDICT_ROWS)
+
+    @property
+    def claims(self) -> int:
+        """How many workloads say in the main part what is claimed of them; the others are folded away."""
+        return self.rows if self.shows_all_timers else min(self.rows, MOST_SHORT_CLAIMS)
 
 
-FULL = Layout(8, 6, 240, shows_all_timers=True, shows_blocks=True)
+FULL = Layout(8, 6, 240, shows_all_timers=True, shows_blocks=True, folds_commands=False)
 MAIN_LAYOUTS = (
     FULL,
     Layout(8, 6, 160, shows_all_timers=True),
@@ -42,7 +59,7 @@ MAIN_LAYOUTS = (
     Layout(6, 1, 40, log_lines=2),
     Layout(2, 1, 20, log_lines=2),
 )
-EVERYTHING = replace(FULL, rows=100_000, workloads=100)
+EVERYTHING = replace(FULL, rows=100_000, workloads=100, has_traces=True)
 """For HTML, which nobody pastes."""
 
 

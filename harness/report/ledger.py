@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from fuseproof.harness.analysis.audit import audit
 from fuseproof.harness.analysis.campaign import CampaignAnalysis, CellAnalysis, failure_reason
 from fuseproof.harness.analysis.caveats import claimed_times_text, dummy_weights_text, unmeasured_contention_text
 from fuseproof.harness.analysis.contradictions import DOUBTED_CODES
+from fuseproof.harness.analysis.imported import imported_caveats
 from fuseproof.harness.analysis.metrics import TITLES
 from fuseproof.harness.analysis.sentences import cell_warnings, chosen_text, warning_texts
 from fuseproof.harness.campaign.folder import MISSING as MISSING_SLOT
@@ -42,7 +44,8 @@ def raw_runs_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
     """Every run ever started, usable or not, in the order they ran."""
     slots = [slot for cell in analysis.cells for slot in cell.runs.slots]
     used = sum(len(cell.runs.runs) for cell in analysis.cells)
-    summary = f"All {count(len(slots), 'run')}, of which {used} count"
+    given = sum(slot.state != "absent" for slot in slots)
+    summary = f"All {count(given, 'run')}, of which {used} count"
     if not layout.has_raw_runs:
         note = f"{summary}: moved to {RAW_RUNS_FILE} beside this file, because the text would not fit a pull request."
         return Section("Raw runs", (Paragraph(note),))
@@ -148,7 +151,7 @@ def limitations_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
     if any(len(cell.runs.blocks) > 1 and cell.metrics for cell in analysis.cells):
         items.append(ASSUMPTION)
     caveats = (unmeasured_contention_text(analysis), claimed_times_text(analysis.plan), dummy_weights_text(analysis))
-    items += [f"{text[0].upper()}{text[1:]}." for text in caveats if text]
+    items += [f"{text[0].upper()}{text[1:]}." for text in (*imported_caveats(analysis), *caveats) if text]
     items.append("One machine, these workloads: nothing is claimed about others.")
     folded = () if is_short else (Details("All warnings", bullets(warnings[:MOST_FOLDED_WARNINGS])),)
     return Section("Limitations", (*bullets(items), *folded, *_logs(analysis, layout)))
@@ -164,20 +167,9 @@ def _warning_counts(analysis: CampaignAnalysis) -> list[Text]:
 
 
 def _lost(analysis: CampaignAnalysis) -> list[Text]:
-    totals: dict[str, int] = {}
-    for cell in analysis.cells:
-        for state, amount in cell.runs.slot_states().items():
-            totals[state] = totals.get(state, 0) + amount
-    counted = sum(len(cell.runs.runs) for cell in analysis.cells)
-    states = [
-        f"{totals[state]} {state}" for state in ("invalid", "interrupted", "superseded", "running") if state in totals
-    ]
-    warmups = f", {totals['warmup']} discarded warm-up" if "warmup" in totals else ""
-    unused = totals.get("done", 0) - counted
-    states += [f"{unused} done but not counted"] if unused > 0 else []
-    items: list[Text] = [
-        f"Runs: {counted} counted{warmups}; {', '.join(states) or 'none lost'}. {_kept_text(analysis)}"
-    ]
+    records = audit(analysis)
+    blocks = f" Blocks {records.block_line}." if records.block_line else ""
+    items: list[Text] = [f"{records.line}. {_kept_text(analysis)}{blocks}"]
     lost = [(cell, lost) for cell in analysis.cells for lost in cell.runs.lost]
     for cell, block in lost[:6]:
         items.append((Strong(cell.name), f": block {block.number} lost: {_lost_reason(cell, block.number)}"))
@@ -190,9 +182,11 @@ def _kept_text(analysis: CampaignAnalysis) -> str:
     slots = [slot for cell in analysis.cells for slot in cell.runs.slots]
     gone = sum(slot.reason_code == MISSING_SLOT for slot in slots)
     doubted = sum(slot.reason_code in DOUBTED_CODES for slot in slots) - gone
-    if not gone and not doubted:
+    absent = sum(slot.state == "absent" for slot in slots)
+    if not gone and not doubted and not absent:
         return "All are kept on disk."
-    texts = [f"{count(gone, 'run')} missing from the disk"] if gone else []
+    texts = [f"{count(absent, 'run')} of which no file was given"] if absent else []
+    texts += [f"{count(gone, 'run')} missing from the disk"] if gone else []
     texts += [f"{count(doubted, 'run')} with files that are not as the run left them"] if doubted else []
     return f"Of these, {', '.join(texts)}; the others are kept on disk."
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 from fuseproof.harness.analysis.campaign import CampaignAnalysis
 from fuseproof.harness.report.build import build_document, build_raw_document
@@ -10,15 +11,24 @@ from fuseproof.harness.report.document import Document
 from fuseproof.harness.report.layout import MAIN_LAYOUTS, Layout, fits_main, fits_whole
 from fuseproof.harness.report.templates import environment
 
+Revision = Callable[[Document], Document]
 
-def render_markdown(analysis: CampaignAnalysis) -> str:
-    """The whole report as GitHub markdown: main part below 6 kB, everything below 65,536 characters."""
-    layout = _main_layout(analysis)
-    text = _render(build_document(analysis, layout))
+
+def _unrevised(document: Document) -> Document:
+    return document
+
+
+def render_markdown(analysis: CampaignAnalysis, revise: Revision = _unrevised) -> str:
+    """The whole report as GitHub markdown: main part below 6 kB, everything below 65,536 characters.
+
+    ``revise`` may change the document before it is measured and rendered.
+    """
+    layout = _main_layout(analysis, revise)
+    text = _render(revise(build_document(analysis, layout)))
     for smaller in (dataclasses.replace(layout, has_raw_runs=False), _bare(layout)):
         if fits_whole(text):
             break
-        text = _render(build_document(analysis, smaller))
+        text = _render(revise(build_document(analysis, smaller)))
     return text
 
 
@@ -34,9 +44,9 @@ def moves_raw_runs(markdown: str) -> bool:
     return f"moved to {RAW_RUNS_FILE}" in markdown
 
 
-def _main_layout(analysis: CampaignAnalysis) -> Layout:
+def _main_layout(analysis: CampaignAnalysis, revise: Revision) -> Layout:
     """The first layout whose main part is short enough, or the smallest there is; tried without the long details."""
-    tried = (layout for layout in MAIN_LAYOUTS if fits_main(_render(build_document(analysis, _bare(layout)))))
+    tried = (layout for layout in MAIN_LAYOUTS if fits_main(_render(revise(build_document(analysis, _bare(layout))))))
     return next(tried, MAIN_LAYOUTS[-1])
 
 

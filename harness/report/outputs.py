@@ -36,13 +36,14 @@ MOST_HASHES = 200
 def output_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
     """Determinism within each arm first, then equality at three levels, then what differs.
 
-    A compact layout lists only the cells with something to see.
+    A compact layout of many cells lists only those with something to see.
     """
     compared = [cell for cell in notable_cells(analysis) if cell.outputs.decided_by is not None]
     if not compared:
         return Section("Output check", (Paragraph("No complete block with outputs: nothing to compare."),))
-    listed = compared if layout.shows_all_timers else [cell for cell in compared if not _is_plain(cell.outputs)]
-    shown = listed[: layout.rows]
+    lists_all = layout.shows_all_timers or len(compared) <= layout.verdict_rows
+    listed = compared if lists_all else [cell for cell in compared if not _is_plain(cell.outputs)]
+    shown = listed[: layout.verdict_rows]
     parts: list[Part] = [Table(HEAD, tuple(_row(cell) for cell in shown)), Paragraph(LEGEND)] if shown else []
     parts += bullets([problem for cell in shown for problem in _problems(cell)][: layout.rows + MOST_VIOLATIONS])
     parts += _rest(compared, shown)

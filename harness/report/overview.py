@@ -8,16 +8,32 @@ from typing import Any
 from fuseproof.harness.analysis.campaign import CampaignAnalysis, CellAnalysis
 from fuseproof.harness.analysis.caveats import dummy_weights_text
 from fuseproof.harness.analysis.runs import Run
-from fuseproof.harness.analysis.sentences import memory_line, outputs_line, standing_notes, verdict_line, word_counts
+from fuseproof.harness.analysis.sentences import (
+    memory_line,
+    outputs_line,
+    standing_notes,
+    verdict_line,
+    what_ran_texts,
+    word_counts,
+)
+from fuseproof.harness.analysis.treatment import treatment_text
 from fuseproof.harness.number_format import count, number, shortened
+from fuseproof.harness.report.arm_sources import shown_overrides, source_rows
 from fuseproof.harness.report.document import Bullets, Code, Paragraph, Part, Section, Strong, Table, Text
+from fuseproof.harness.report.imported import (
+    imported_machine,
+    imported_protocol,
+    imported_workload,
+    origin_rows,
+)
 from fuseproof.harness.report.layout import Layout
 from fuseproof.harness.report.reproduce import assignments
 from fuseproof.harness.statistics.verdict import Word
 from fuseproof.schedules.plan import Arm, Plan
 
-NOTABLE_FIRST = (Word.INVALID, Word.SLOWER, Word.INCONCLUSIVE, Word.FASTER, Word.SAME)
+NOTABLE_FIRST = (Word.SLOWER, Word.FASTER, Word.INVALID, Word.INCONCLUSIVE, Word.SAME)
 MOST_SUMMARY_CELLS = 3
+MOST_WHAT_RAN = 6
 NAMED_LIBRARIES = ("torch", "triton", "diffusers", "transformers")
 REQUEST_KEYS = (
     ("width", "width"),
@@ -51,7 +67,7 @@ def summary_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
         rest = verdict_line(cell).removeprefix(f"{cell.word.value}: ")
         parts: tuple[Part, ...] = (
             Paragraph((Strong(cell.word.value), f" · {rest}")),
-            Bullets((outputs_line(cell.outputs), memory_line(cell.memory))),
+            Bullets((outputs_line(cell.outputs), *what_ran_texts(cell), memory_line(cell.memory))),
         )
     else:
         parts = _many_cells_summary(analysis, layout)
@@ -69,9 +85,18 @@ def _many_cells_summary(analysis: CampaignAnalysis, layout: Layout) -> tuple[Par
     lines.append(
         f"Outputs: {identical} of {compared} compared cells identical; contracts hold in {kept} of {len(cells)}."
     )
+    lines += _what_ran_lines(cells)
     lines.append(_memory_text(cells))
     lead = Paragraph((Strong(word_counts(analysis)), f" in {count(len(cells), 'cell')}."))
     return (lead, Bullets(tuple(lines)))
+
+
+def _what_ran_lines(cells: Sequence[CellAnalysis]) -> list[Text]:
+    """What did not run as asked, cell by cell; the rest is counted and stands in Limitations."""
+    texts: list[Text] = [(Strong(cell.name), f": {text}") for cell in cells for text in what_ran_texts(cell)]
+    hidden = len(texts) - MOST_WHAT_RAN
+    more: list[Text] = [f"{count(hidden, 'more such warning')} in Limitations."] if hidden > 0 else []
+    return [*texts[:MOST_WHAT_RAN], *more]
 
 
 def _memory_text(cells: Sequence[CellAnalysis]) -> str:
@@ -99,14 +124,23 @@ def setup_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
     ]
     if any(arm.env for arm in arms):
         rows.append(("Environment", *(Code(shortened(assignments(arm.env), limit)) for arm in arms)))
+    rows += source_rows(analysis.campaign.lineage, limit)
     rows.append(("Commit", *(_commits(analysis, letter) for letter in ("A", "B"))))
-    items: list[Text] = [_workload(cell, limit) for cell in analysis.cells[: layout.workloads]]
+    origin = analysis.campaign.origin
+    rows += origin_rows(origin)
+    shown = analysis.cells[: layout.workloads]
+    items: list[Text] = [
+        _workload(cell, limit) if origin is None else imported_workload(cell, origin, limit) for cell in shown
+    ]
     hidden = len(analysis.cells) - len(items)
     if hidden > 0:
         items.append(f"… and {count(hidden, 'more workload')}; all are in campaign.json.")
+    treatment = treatment_text(analysis)
+    items = [treatment, *items] if treatment else items
     dummy_weights = dummy_weights_text(analysis)
     items += [f"{dummy_weights[0].upper()}{dummy_weights[1:]}."] if dummy_weights else []
-    items += [_machine(analysis.campaign.environment), _protocol(analysis)]
+    environment = analysis.campaign.environment
+    items += [_machine(environment) if origin is None else imported_machine(environment), _protocol(analysis)]
     return Section("Setup", (Table(("", "Baseline (A)", "Candidate (B)"), tuple(rows)), Bullets(tuple(items))))
 
 
@@ -184,7 +218,7 @@ def common_overrides(analysis: CampaignAnalysis) -> dict[str, str]:
     found: dict[str, dict[str, None]] = {}
     for cell in analysis.cells:
         for run in cell.runs.runs:
-            for name, value in run.record.environment_overrides.items():
+            for name, value in shown_overrides(run.record).items():
                 found.setdefault(name, {})[value] = None
     return {name: " or ".join(values) for name, values in sorted(found.items())}
 
@@ -203,6 +237,8 @@ def _planned_blocks(plan: Plan) -> str:
 
 def _protocol(analysis: CampaignAnalysis) -> Text:
     plan = analysis.plan
+    if analysis.campaign.origin is not None:
+        return imported_protocol(analysis, analysis.campaign.origin)
     orders = list(dict.fromkeys(" ".join(b.orientation for b in cell.runs.blocks) for cell in analysis.cells))
     ran = orders[0] if len(orders) == 1 and orders[0] else f"{plan.order} order"
     warmups = f"{count(plan.warmup_slots, 'discarded warm-up slot')} first" if plan.warmup_slots else "no warm-up slots"

@@ -22,6 +22,8 @@ _ABSOLUTE = re.compile(r"(?<![\w.:/~<>-])/(?:[\w.+@%,-]+/)+([\w.+@%,-]*)")
 _HARMLESS = re.compile(r"[^/\\]{0,7}|[-+−\d.,%×→()\[\] ]*|[0-9a-f]{64}")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _TEXT_FLAGS = ("--prompt", "--negative-prompt")
+_STAND_IN = "/path/to/"
+"""Stands for folders that are nobody else's business; our own sentences name it."""
 _SYSTEM_FILES = ("/dev/null", "/usr/bin/env", "/bin/sh", "/bin/bash")
 
 
@@ -34,10 +36,10 @@ def clean_text(text: str) -> str:
 
 def _without_folders(match: re.Match[str]) -> str:
     path = match.group(0)
-    if path in _SYSTEM_FILES:
+    if path in (*_SYSTEM_FILES, _STAND_IN):
         return path
     name = match.group(1) or PurePosixPath(path).name
-    return f"/path/to/{name}"
+    return f"{_STAND_IN}{name}"
 
 
 def clean_arguments(arguments: Iterable[str]) -> list[str]:

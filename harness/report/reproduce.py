@@ -5,35 +5,93 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
 
 from fuseproof.harness.analysis.campaign import CampaignAnalysis
 from fuseproof.harness.analysis.runs import ARM_WORDS, ARMS
 from fuseproof.harness.campaign.folder import OUTPUTS_FOLDER, PERF_FILE
+from fuseproof.harness.campaign.inputs import INPUT_FLAGS, INPUTS_FOLDER, InputFile
 from fuseproof.harness.campaign.records import SlotOutput, SlotRecord
-from fuseproof.harness.report.document import CodeBlock, Paragraph, Section
+from fuseproof.harness.report.arm_sources import shown_overrides, tree_line, tree_prefix, with_commits
+from fuseproof.harness.report.document import CodeBlock, Details, Paragraph, Section
 from fuseproof.harness.report.layout import Layout
 from fuseproof.harness.report.privacy import clean_arguments
 
 FOLDER = "reproduce"
 PRIVATE_PATH = "/path/to/"
 MOST_HASHES = 3
+LONGEST_COMMAND = 2880
+"""Characters; one that is cut cannot be repeated, so only a monster is."""
+COPY_INPUTS = f'cp -r "$CAMPAIGN/{INPUTS_FOLDER}" .'
+ARM_TEXTS = ("--baseline", "--candidate", "--flags")
 
 
 def reproduce_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
     """The campaign's own command, one run of each arm with the hash it should give, and how to check this folder."""
-    limit = 12 * layout.text_characters
+    limit = LONGEST_COMMAND
     campaign = analysis.campaign
-    lines = ["# the whole campaign", _line(clean_arguments(_without_output(campaign.command)), {}, limit)]
+    copies = {file.argument: file.copy for file in campaign.inputs if file.copy is not None}
+    lines = ["# CAMPAIGN: this campaign's folder, which holds the input files", COPY_INPUTS] if copies else []
+    lines += _left_out_lines(campaign.inputs)
+    command = with_commits(campaign.command, campaign.lineage)
+    own = clean_arguments(_without_output(with_copies(command, copies)))
+    what = "the whole campaign" if campaign.origin is None else "the import, beside the files that were imported"
+    lines += [f"# {what}", _line(own, {}, limit)]
     for slot in _one_slot_an_arm(analysis):
-        lines += _slot_lines(slot, limit)
+        lines += _slot_lines(slot, copies, limit)
     lines += ["# in the campaign folder", "sha256sum --check --quiet SHA256SUMS", "fuseproof report . --check"]
     text = "\n".join(lines)
     where = f"From a new, empty folder of your own, with {_software(analysis)} installed."
     if "SHA-256" in text:
         where += " The hashes hold for the same kind of machine and the same libraries."
+    if campaign.origin is not None:
+        where += " campaign.json (origin) holds the SHA-256 of every file that was imported."
+    elif any(arm.command is not None for arm in (analysis.plan.arms.baseline, analysis.plan.arms.candidate)):
+        where += " Programs of the arms' own are not part of the campaign folder: bring them."
+    plan_files = [word for word in campaign.command[2:3] if word.endswith(".toml")]
+    if plan_files:
+        where += f" {PurePath(plan_files[0]).name} is a file of the author's; campaign.json holds what it says."
     if PRIVATE_PATH in text:
         where += f" {PRIVATE_PATH}… stands for a path of yours."
-    return Section("Reproduce", (Paragraph(where), CodeBlock(text, "bash")))
+    block = CodeBlock(text, "bash")
+    return Section("Reproduce", (Paragraph(where), Details("Commands", (block,)) if layout.folds_commands else block))
+
+
+def with_copies(words: Sequence[str], copies: Mapping[str, str]) -> list[str]:
+    """A command with the campaign's copies in place of the input files it names, also inside an arm's flags."""
+    found: list[str] = []
+    previous = ""
+    for word in words:
+        is_value = previous in (*INPUT_FLAGS, *ARM_TEXTS)
+        flag, separator, value = ("", "", word) if is_value or not word.startswith("--") else word.partition("=")
+        named = flag if separator else previous
+        replaced = value if separator else word
+        if named in INPUT_FLAGS:
+            replaced = copies.get(replaced, replaced)
+        elif named in ARM_TEXTS:
+            replaced = _arm_text_with_copies(replaced, copies)
+        found.append(f"{flag}={replaced}" if separator else replaced)
+        previous = word
+    return found
+
+
+def _arm_text_with_copies(text: str, copies: Mapping[str, str]) -> str:
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        return text
+    changed = with_copies(words, copies)
+    return text if changed == words else shlex.join(changed)
+
+
+def _left_out_lines(inputs: Sequence[InputFile]) -> list[str]:
+    """Input files that were too large to copy: which file is meant."""
+    return [
+        f"# {clean_arguments(['', file.argument])[1]} is not in the folder ({file.size_bytes / 2**20:.1f} MiB); "
+        f"SHA-256 {file.sha256}"
+        for file in inputs
+        if file.copy is None
+    ]
 
 
 def assignments(variables: Mapping[str, str]) -> str:
@@ -77,7 +135,7 @@ def _one_slot_an_arm(analysis: CampaignAnalysis) -> list[SlotRecord]:
     return found
 
 
-def _slot_lines(slot: SlotRecord, limit: int) -> list[str]:
+def _slot_lines(slot: SlotRecord, copies: Mapping[str, str], limit: int) -> list[str]:
     """A comment, the command with fresh paths, and the hash of what it should write."""
     word = ARM_WORDS[slot.arm]
     folder = f"{FOLDER}/{word}"
@@ -85,20 +143,23 @@ def _slot_lines(slot: SlotRecord, limit: int) -> list[str]:
         argument.replace(f"{slot.directory}/{PERF_FILE}", f"{folder}/perf.json").replace(
             f"{slot.directory}/{OUTPUTS_FOLDER}", f"{folder}/outputs"
         )
-        for argument in _program_first(clean_arguments(slot.command))
+        for argument in _program_first(clean_arguments(with_copies(slot.command, copies)))
     ]
     expected = [_hash_text(output) for output in slot.outputs[:MOST_HASHES]]
     more = f" and {len(slot.outputs) - MOST_HASHES} more" if len(slot.outputs) > MOST_HASHES else ""
     return [
         f"# one {word} run, as {slot.id}",
         f"mkdir -p {folder}/outputs",
-        _line(words, slot.environment_overrides, limit),
+        *tree_line(slot),
+        tree_prefix(slot) + _line(words, shown_overrides(slot), limit),
         *([f"# gives {', '.join(expected)}{more}"] if expected else []),
     ]
 
 
 def _program_first(words: list[str]) -> list[str]:
     """``fuseproof generate …`` for the interpreter's ``python -m fuseproof generate …``."""
+    if words[1:4] == ["-P", "-m", "fuseproof"]:
+        return ["python", *words[1:]]
     return words[2:] if words[1:3] == ["-m", "fuseproof"] else words
 
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from fuseproof.harness.analysis.campaign import CampaignAnalysis, CellAnalysis
-from fuseproof.harness.analysis.fastpaths import SiteCounts
 from fuseproof.harness.analysis.metrics import TITLES, MetricResult, seconds_of
+from fuseproof.harness.analysis.planning import plans_of
 from fuseproof.harness.analysis.sentences import interval_text, percent_text
-from fuseproof.harness.number_format import MISSING, count, number, percent, seconds, shortened
+from fuseproof.harness.number_format import MISSING, count, number, percent, seconds
+from fuseproof.harness.report.between_cells import between_cells_parts
 from fuseproof.harness.report.document import (
-    Code,
     Details,
     Mark,
     Paragraph,
@@ -21,15 +21,18 @@ from fuseproof.harness.report.document import (
     Strong,
     Table,
     Text,
+    bullets,
 )
+from fuseproof.harness.report.fastpaths import fastpath_parts
 from fuseproof.harness.report.layout import Layout
 from fuseproof.harness.report.overview import notable_cells
 from fuseproof.harness.statistics.comparison import Comparison
 from fuseproof.schedules.order import SLOTS_PER_BLOCK
 
 LEGEND = (
-    "Reduction = 1 − candidate/baseline: positive is less time, negative is more. Mean form from arithmetic means, all "
-    "runs kept; the verdict rests on the log-ratio form with its interval. F: largest spread of two runs of one arm."
+    "Reduction = 1 − candidate/baseline: positive is less time, negative is more. Means and mean form are arithmetic, "
+    "all runs kept; the verdict rests on the log-ratio form (geometric means) with its interval. F: largest spread of "
+    "two runs of one arm."
 )
 ASSUMPTION = (
     "Assumed: the effect does not change from block to block by more than the runs scatter; where it does, false "
@@ -40,11 +43,6 @@ GLOSSARY = (
     "deviation of one run. Pair median: from the median over all A×B pairs of a block, "
     "each a candidate/baseline ratio of two runs of that block, of all blocks together. Arms separated: "
     "one arm won every block without overlap."
-)
-CALLS = "Calls are summed over an arm's runs."
-REUSE = (
-    "Eager calls beside fused ones are no fallback: each value is computed once by "
-    "the eager chain, then reused, and every reuse is a fused call."
 )
 RESULT_HEAD = (
     "Workload",
@@ -73,34 +71,34 @@ STATISTICS_HEAD = (
     "Arms separated",
     "Smallest detectable",
 )
-SITES_HEAD = (
-    "Workload",
-    "Site",
-    "Baseline: state, fused / eager calls",
-    "Candidate: state, fused / eager calls",
-    "Reason",
-)
 MOST_DRIFTS = 8
+MOST_PLANNED_CELLS = 40
 Entry = TypeVar("Entry")
 
 
 def result_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
     """The table of verdicts, primary timer first; blocks, statistics and fast paths below it."""
-    cells = notable_cells(analysis) if len(analysis.cells) > layout.rows else list(analysis.cells)
-    shown = cells[: layout.rows]
+    cells = notable_cells(analysis)
+    shown = cells[: layout.verdict_rows]
     parts: list[Part] = [_result_table(shown, layout)]
     if len(cells) > len(shown):
         parts.append(Paragraph(f"{count(len(cells) - len(shown), 'more cell')} in report.html and report.json."))
     blocks = _block_table(shown if layout.shows_blocks else analysis.cells)
     parts += blocks if layout.shows_blocks else []
+    parts += bullets((Strong(cell.name), f": {cell.qualification.sentence}.") for cell in shown if _is_asked(cell))
+    parts += between_cells_parts(analysis, layout)
     parts.append(Paragraph(LEGEND))
     parts += [strip for cell in shown if (strip := _strip(cell)) is not None]
     if layout.has_cell_details:
         folded = blocks and not layout.shows_blocks
         parts += [Details("Blocks", tuple(blocks))] if folded else []
         parts += statistics_details(analysis)
-    parts += _fastpath_parts(analysis, layout)
+    parts += fastpath_parts(analysis, layout)
     return Section("Result", tuple(parts))
+
+
+def _is_asked(cell: CellAnalysis) -> bool:
+    return cell.qualification.is_asked
 
 
 def _result_table(cells: Sequence[CellAnalysis], layout: Layout) -> Table:
@@ -203,7 +201,17 @@ def statistics_details(analysis: CampaignAnalysis) -> list[Part]:
         return []
     head, shown = _without_repeated_interval(rows)
     table = Table(head, shown, numeric=range(2, len(head)))
-    return [Details("Statistics", (table, Paragraph(GLOSSARY), Paragraph(ASSUMPTION)))]
+    blocks = bullets(text for cell in analysis.cells[:MOST_PLANNED_CELLS] if (text := _to_resolve(cell)) is not None)
+    return [Details("Statistics", (table, Paragraph(GLOSSARY), Paragraph(ASSUMPTION), *blocks))]
+
+
+def _to_resolve(cell: CellAnalysis) -> Text | None:
+    """``To resolve 1.5 %: 2 blocks, ...``, from the scatter of the cell's primary timer."""
+    found = plans_of(cell.primary) if cell.primary is not None else ()
+    if not found or cell.primary is None:
+        return None
+    texts = ", ".join(plan.text for plan in found)
+    return (Strong(cell.name), f": to resolve ({cell.primary.title}, in 80 % of campaigns) {texts}.")
 
 
 def _without_repeated_interval(
@@ -240,49 +248,3 @@ def _statistics_row(name: str, title: str, comparison: Comparison) -> tuple[Text
         "yes" if comparison.arms_are_separated else "no",
         "none" if detectable is not None and detectable >= 1 else percent(detectable),
     )
-
-
-def _fastpath_parts(analysis: CampaignAnalysis, layout: Layout) -> list[Part]:
-    proven = [cell for cell in analysis.cells if cell.fastpaths.sites]
-    if not proven:
-        return []
-    first = proven[0].fastpaths
-    sentence = (
-        f"Fast paths ({proven[0].name}): the candidate made {first.fused_calls('B'):,} fused calls in "
-        f"{count(len(proven[0].runs.of_arm('B')), 'run')} at {count(first.fused_sites('B'), 'site')}, the baseline "
-        f"{first.fused_calls('A'):,} in {count(len(proven[0].runs.of_arm('A')), 'run')}."
-    )
-    rows: list[tuple[Text, ...]] = []
-    for cell in proven[: layout.rows]:
-        for site in cell.fastpaths.sites:
-            arms = (_site_text(site.baseline), _site_text(site.candidate))
-            rows.append((cell.name, Code(site.site), *arms, _site_reasons(site.candidate)))
-    note = Paragraph(" ".join((CALLS, *_eager_notes(proven))))
-    return [Paragraph(sentence), Details("Fast paths: which code ran", (Table(SITES_HEAD, tuple(rows)), note))]
-
-
-def _eager_notes(cells: Sequence[CellAnalysis]) -> list[str]:
-    """Why calls were eager: a site's own reason where it gives one, else that a value is computed once and reused."""
-    sites: dict[str, dict[str, None]] = {}
-    has_reuse = False
-    for cell in cells:
-        for site in cell.fastpaths.sites:
-            found = site.candidate
-            if found is None or not found.calls_eager:
-                continue
-            if found.reasons:
-                sites.setdefault(_site_reasons(found), {})[site.site] = None
-            else:
-                has_reuse = has_reuse or found.calls_fused > 0
-    stated = [f"Eager at {', '.join(names)}: {reason.rstrip('.')}." for reason, names in sites.items()]
-    return [*stated[:MOST_DRIFTS], *([REUSE] if has_reuse else [])]
-
-
-def _site_text(counts: SiteCounts | None) -> str:
-    if counts is None:
-        return "not mounted"
-    return f"{', '.join(counts.states)}, {counts.calls_fused:,} / {counts.calls_eager:,}"
-
-
-def _site_reasons(counts: SiteCounts | None) -> str:
-    return shortened("; ".join(counts.reasons), 200) if counts else ""

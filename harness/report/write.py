@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fuseproof.errors import FuseproofError
 from fuseproof.harness.analysis.campaign import CampaignAnalysis, analyse
+from fuseproof.harness.analysis.noise_floor import noise_floor
 from fuseproof.harness.atomic_files import write_text_atomically
 from fuseproof.harness.campaign.folder import Campaign
 from fuseproof.harness.report.html import render_html
@@ -26,6 +27,8 @@ from fuseproof.harness.report.sums import (
 MARKDOWN_FILE = "report.md"
 HTML_FILE = "report.html"
 NUMBERS_FILE = "report.json"
+FLOOR_FILE = "aa.json"
+"""The noise floor that an A/A campaign has measured."""
 
 
 def write_report(campaign_dir: Path | str) -> CampaignAnalysis:
@@ -69,9 +72,12 @@ def changed_measurements(analysis: CampaignAnalysis) -> list[str]:
 
 
 def render_files(analysis: CampaignAnalysis) -> dict[str, str]:
-    """The report files by name; ``raw-runs.md`` only when the markdown report refers to it."""
+    """The report files by name; ``raw-runs.md`` only when the markdown report refers to it, ``aa.json`` of an A/A."""
     markdown = render_markdown(analysis)
     files = {MARKDOWN_FILE: markdown, HTML_FILE: render_html(analysis), NUMBERS_FILE: render_numbers(analysis)}
+    floor = noise_floor(analysis)
+    if floor is not None:
+        files[FLOOR_FILE] = json.dumps(Cleaner().value(floor), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     if moves_raw_runs(markdown):
         files[RAW_RUNS_FILE] = render_raw_runs(analysis)
     return files

@@ -128,6 +128,20 @@ def plan_for(effect: float, scatter: float, *, min_effect: float = 0.01, alpha: 
     )
 
 
+def fewest_blocks(effect: float, scatter: float, *, min_effect: float = 0.01, alpha: float = 0.05) -> int | None:
+    """The same number as :func:`plan_for` without its words; None where no number of blocks is advised.
+
+    Asks for the power at the effect instead of searching for the effect of that power.
+    """
+    if effect <= min_effect:
+        return None
+    log_effect = -math.log1p(-effect)
+    for blocks in range(2, MOST_PLANNED_BLOCKS + 1, 2):
+        if interval_power(log_effect, scatter, blocks, min_effect=min_effect, alpha=alpha) >= target_power(blocks):
+            return blocks
+    return None
+
+
 @lru_cache(maxsize=64)
 def _resolution_quantiles(blocks: int, alpha: float) -> Floats:
     """Half width of the interval over the true scatter, at the midpoints of equally likely slices; ascending."""

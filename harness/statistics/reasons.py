@@ -151,7 +151,8 @@ def mean_median_disagree(comparison: Comparison) -> Reason:
     lower, upper = comparison.interval_used
     return Reason(
         "MEAN_MEDIAN_DISAGREE",
-        f"the means give a reduction of {percent(comparison.mean_reduction)}, the median of the paired ratios "
+        f"the means give a reduction of {percent(comparison.mean_reduction)} (arithmetic) and "
+        f"{percent(comparison.reduction)} (log-ratio form), the median of the paired ratios "
         f"{percent(comparison.pair_median_reduction)}",
         f"Do not quote the mean: quote the interval [{percent(lower)}, {percent(upper)}] and the pair median.",
     )

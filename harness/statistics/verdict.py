@@ -21,6 +21,7 @@ from fuseproof.harness.statistics.reasons import Reason
 __all__ = ["Reason", "Verdict", "Word", "decide", "invalid", "post_worker_tails"]
 
 MEAN_MEDIAN_SHARE = 0.005
+OTHER_SIGN_SHARE = 0.001
 PLANNED_ALPHA = 0.05
 
 
@@ -144,6 +145,16 @@ def _is_unmirrored(comparison: Comparison) -> bool:
     return len(comparison.blocks) >= 2 and not comparison.is_balanced
 
 
+def _forms_disagree(comparison: Comparison) -> bool:
+    """Whether arithmetic and geometric means visibly tell different stories: in size, or in sign.
+
+    A single slow run moves the arithmetic mean further; whoever recomputes the effect from it finds another number.
+    """
+    apart = abs(comparison.mean_reduction - comparison.reduction)
+    has_other_sign = comparison.mean_reduction * comparison.reduction < 0
+    return apart > MEAN_MEDIAN_SHARE or (has_other_sign and apart > OTHER_SIGN_SHARE)
+
+
 def _warnings(
     blocks: Sequence[Block], word: Word, summary: Summary, checks: Checks, comparison: Comparison
 ) -> list[Reason]:
@@ -151,7 +162,7 @@ def _warnings(
     if word is Word.SAME and abs(comparison.log_effect) > comparison.half_width:
         found.append(reasons.resolved_below_min_effect(comparison))
     disagreement = abs(comparison.mean_reduction - comparison.pair_median_reduction)
-    if disagreement > max(MEAN_MEDIAN_SHARE, comparison.noise_floor_median):
+    if disagreement > max(MEAN_MEDIAN_SHARE, comparison.noise_floor_median) or _forms_disagree(comparison):
         found.append(reasons.mean_median_disagree(comparison))
     first = slow_first_slot(blocks, comparison)
     if first is not None:

@@ -52,10 +52,13 @@ class FakeSession:
     load_ms: float = 500.0
     warmup_ms: float = 0.0
     compile_ms: float = 0.0
+    warmup_steps: int | None = None
+    found: dict[str, str] = field(default_factory=dict)
 
     def warm_up(self, request: Any, steps: int | None = None) -> float:
         self.warmups.append((request, steps))
         self.warmup_ms += 250.0
+        self.warmup_steps = steps or request.num_inference_steps
         return 250.0
 
     def run(self, request: Any) -> FakeResult:
@@ -80,6 +83,12 @@ class FakeSession:
     def fastpaths_report(self) -> dict[str, Any]:
         site = {"state": "fused", "reason": None, "calls_fused": 14, "calls_eager": 2}
         return {"requested": "auto", "quality": "lossless", "gate": "enforce", "sites": {"rotary": site}}
+
+    def mismatches(self) -> dict[str, str]:
+        return self.found
+
+    def guidance_skipped_steps(self, request: Any) -> tuple[int, ...]:
+        return ()
 
     def graphs_report(self) -> dict[str, Any]:
         return self.graphs

@@ -20,6 +20,8 @@ from fuseproof.harness.campaign import telemetry
 from fuseproof.harness.campaign.folder import Campaign
 from fuseproof.harness.campaign.locking import campaign_locks
 from fuseproof.harness.machine import activity
+from fuseproof.harness.machine.gpus import GpuSurvey
+from fuseproof.schedules.plan import PLANS_FOLDER
 from tests.harness.fake_commands import fake_command
 
 ONE_BLOCK = ["--blocks=1"]
@@ -112,7 +114,9 @@ def test_the_end_names_report_and_picture(abba: Abba) -> None:
     lines = result.out.splitlines()
     assert ["report: c/report.md", "picture: c/slots/command/01-2-B/outputs/image.png"] == lines[-2:]
     assert "\x1b" not in result.out + result.err
-    assert "" == result.err
+    slots = ("01-0-A: warm-up, discarded", "01-1-A: done", "01-2-B: done", "01-3-B: done", "01-4-A: done")
+    expected = [f"fuseproof: slot {number} of 5, command/{slot} after" for number, slot in enumerate(slots, start=1)]
+    assert expected == [line.partition(" after")[0] + " after" for line in result.err.splitlines()]
 
 
 def test_json_is_strict(abba: Abba, tmp_path: Path) -> None:
@@ -154,6 +158,17 @@ def test_dry_run_says_shared_things_once_and_fits_a_terminal(abba: Abba) -> None
         assert 1 == result.out.count(words), words
     assert [] == [line for line in lines if len(line) > 80 and " " in line.strip()]
     assert any(line.split() == ["panda/01-2-B", "arm", "B", "ABBA", "B1"] for line in lines)
+
+
+def test_dry_run_of_a_released_size_says_what_it_needs(abba: Abba, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fuseproof.harness.machine.gpus.survey_gpus", GpuSurvey)
+    text = " ".join(abba("longcat-image-edit", "--dry-run").out.split())
+    assert "{plan_dir}" not in text and f"{PLANS_FOLDER}/assets/window-cat.jpg" in text
+    assert "note: graph, high have one block: they describe, and are never FASTER or SLOWER" in text
+    assert "no CUDA device here, and --load-format dummy in lossless, graph, high makes 27.3 GiB of weights" in text
+    remarks = json.loads(abba("longcat-image-edit", "--dry-run", "--json").out)["remarks"]
+    assert 2 == len(remarks) and all(remark in text for remark in remarks)
+    assert "note: " not in abba("--dry-run").out
 
 
 def test_dry_run_of_the_default_plan(abba: Abba, tmp_path: Path) -> None:
@@ -202,6 +217,8 @@ def test_dry_run_of_the_default_plan(abba: Abba, tmp_path: Path) -> None:
         pytest.param(["--candidate=--help"], "--help runs nothing", id="help"),
         pytest.param(["--candidate=--sed=1", "--dry-run"], "candidate: generate would refuse", id="dry-run"),
         pytest.param(["--candidate=stray"], "stray", id="stray-word"),
+        pytest.param(["--candidate=--fastpaths-from k/no.py"], "--fastpaths-from k/no.py is no file", id="no-sites"),
+        pytest.param(["--candidate=--image-path=no.png", "--dry-run"], "no.png", id="no-image"),
     ],
 )
 def test_usage_errors_write_nothing(abba: Abba, tmp_path: Path, arguments: list[str], named: str) -> None:
@@ -392,7 +409,7 @@ def test_a_full_disk_is_one_sentence_and_can_be_resumed(abba: Abba, monkeypatch:
         patch.setattr(os, "fsync", full_at_last)
         result = abba(*arms(), "--output=c")
     assert (1, "") == (result.code, result.out)
-    lines = result.err.splitlines()
+    lines = [line for line in result.err.splitlines() if not line.startswith("fuseproof: slot ")]
     assert 2 == len(lines) and "No space left on device" in lines[0] and "--resume" in lines[1], result.err
     assert [] == list(Path("c").rglob("*.tmp"))
     assert 0 == abba("--resume=c").code

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from fuseproof.cli import abba_view
-from fuseproof.cli.abba_view import LiveTable, RemarksOnly, campaign_view
+from fuseproof.cli.abba_view import LiveTable, PlainLines, campaign_view
 from fuseproof.harness.campaign.folder import Campaign
 from fuseproof.harness.campaign.records import Contention, SlotMemory, SlotRecord, SlotTimes
 from fuseproof.schedules.order import timed_slots, warmup_slots
@@ -23,9 +23,13 @@ def drawn(table: LiveTable) -> str:
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> LiveTable:
+def campaign(tmp_path: Path) -> Campaign:
     plan = fake_plan({}, {"worker_ms": 900}, title="old [b]against[/b] new", blocks=2)
-    campaign = Campaign.create(tmp_path / "c", plan, command=[], environment={}, created="2026-01-01T00:00:00+00:00")
+    return Campaign.create(tmp_path / "c", plan, command=[], environment={}, created="2026-01-01T00:00:00+00:00")
+
+
+@pytest.fixture
+def table(campaign: Campaign) -> LiveTable:
     view = LiveTable(Console(file=io.StringIO(), width=120))
     view.campaign_started(campaign)
     return view
@@ -64,12 +68,22 @@ def test_a_long_campaign_shows_its_last_rows(table: LiveTable) -> None:
     assert "cell/99-1-A" in text and "cell/85-1-A" not in text
 
 
-def test_without_a_terminal_there_are_remarks_only(capfd: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_there_is_a_line_a_slot(capfd: pytest.CaptureFixture[str], campaign: Campaign) -> None:
     with campaign_view() as observer:
-        assert isinstance(observer, RemarksOnly)
-        observer.slot_started(timed_slots("cell", 1, 1, "ABBA")[0])
+        assert isinstance(observer, PlainLines)
+        observer.campaign_started(campaign)
+        slot = timed_slots("cell", 1, 1, "ABBA")[0]
+        observer.slot_started(slot)
+        observer.slot_finished(SlotRecord.planned(slot, "done", wall_s=14.21, times=SlotTimes(worker_s=4.0123)))
+        observer.slot_finished(SlotRecord.planned(slot, "invalid"))
         observer.remark("slot x was disturbed")
-    assert ("", "fuseproof: slot x was disturbed\n") == capfd.readouterr()
+    lines = [
+        "fuseproof: slot 1 of 8, cell/01-1-A: done after 14.2 s, worker 4.012 s",
+        "fuseproof: slot 2 of 8, cell/01-1-A: invalid",
+        "fuseproof: slot x was disturbed",
+    ]
+    said = capfd.readouterr()
+    assert ("", lines) == (said.out, said.err.splitlines())
 
 
 def test_the_table_is_drawn_at_most_once_a_second(table: LiveTable) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ YAML = "prompt: [a, b]\nwidth: 64\nguidance-scale: 4.5\nenable_cfg_renorm: false
 JSON = json.dumps({"prompt": ["a", "b"], "width": 64, "guidance-scale": 4.5, "enable_cfg_renorm": False, "gate": "off"})
 
 
-def parse(path: Path, *arguments: str) -> GenerateOptions:
+def parse(path: Path | str, *arguments: str) -> GenerateOptions:
     context = generate.make_context("generate", ["--config", str(path), *arguments])
     return options_of(context, context.params)
 
@@ -129,9 +130,21 @@ def test_bad_files_are_one_sentence(tmp_path: Path, name: str, text: str | bytes
     assert caught.value.next_step
 
 
+def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.toml")
+    with pytest.raises(FuseproofError, match="is a pipe or a device"):
+        read_config(tmp_path / "pipe.toml")
+
+
+def test_a_blank_name_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="--config is ''; it must name a file"):
+        parse("", "--prompt=a")
+
+
 def test_missing_file_and_folder(tmp_path: Path) -> None:
-    with pytest.raises(FuseproofError, match="No such file"):
+    with pytest.raises(FuseproofError, match="No such file") as caught:
         read_config(tmp_path / "none.toml")
+    assert ".toml" not in str(caught.value.next_step)
     folder = tmp_path / "folder.toml"
     folder.mkdir()
     with pytest.raises(FuseproofError, match="Is a directory"):

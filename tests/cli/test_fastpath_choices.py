@@ -42,7 +42,11 @@ def report(desk: Desk, **sites: dict[str, Any]) -> None:
         pytest.param(0, None, {"a": site("fused"), "b": site("certified")}, id="all ran"),
         pytest.param(0, None, {"a": site("fused"), "b": site("off", "not requested")}, id="one was not asked for"),
         pytest.param(0, None, {"a": site("replaced", "mine stands in")}, id="another stands in"),
-        pytest.param(0, None, {"a": site("eager", "one step")}, id="nothing to decide"),
+        pytest.param(0, None, {"a": site("not needed", "one step"), "b": site("fused")}, id="nothing to do"),
+        pytest.param(6, "a eager (first call)", {"a": site("eager", "first call")}, id="eager"),
+        pytest.param(6, "a observed (3 compared)", {"a": site("observed", "3 compared")}, id="observed"),
+        pytest.param(6, "a unchecked (gate off)", {"a": site("unchecked", "gate off")}, id="unchecked"),
+        pytest.param(6, "a, c eager (x)", {"a": site("eager", "x"), "c": site("eager", "x")}, id="one reason for two"),
         pytest.param(6, "a declined (on cpu)", {"a": site("declined", "on cpu"), "b": site("fused")}, id="declined"),
         pytest.param(6, "a rejected (1 key(s))", {"a": site("rejected", "1 key(s)")}, id="rejected"),
         pytest.param(6, "b unreached", {"a": site("fused"), "b": site("unreached", "no call")}, id="unreached"),
@@ -60,6 +64,71 @@ def test_require_fastpaths(desk: Desk, code: int, words: str | None, sites: dict
     assert desk.run(*PROMPT, "--require-fastpaths") == code
     assert words is None or words in desk.err
     assert ("next: `fuseproof fastpaths list`" in desk.err) is (code == 6)
+
+
+def test_a_named_site_must_run_even_where_it_has_nothing_to_do(desk: Desk) -> None:
+    report(desk, a=site("not needed", "one step"))
+    desk.session.fastpaths["requested"] = "a"  # type: ignore[attr-defined]
+    assert desk.run(*PROMPT, "--fastpaths=a", "--require-fastpaths") == 6
+    assert "--require-fastpaths: a not needed (one step)." in desk.err
+
+
+@pytest.mark.parametrize("gate", ["observe", "off"])
+def test_a_gate_that_does_not_enforce_meets_no_requirement_and_runs_nothing(desk: Desk, gate: str) -> None:
+    report(desk, a=site("unreached"))
+    desk.session.fastpaths["gate"] = gate  # type: ignore[attr-defined]
+    assert desk.run(*PROMPT, f"--gate={gate}", "--require-fastpaths") == 6
+    assert f"nothing that runs under --gate {gate} is held to eager's bits" in desk.err
+    assert [] == desk.session.requests
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--require-fastpaths",),
+        ("--verify-every-step",),
+        ("--fastpaths-from=mine.py",),
+    ],
+    ids=lambda flags: flags[0],
+)
+def test_a_fallback_that_takes_the_fast_paths_away_is_refused_where_a_flag_needs_them(
+    desk: Desk, flags: tuple[str, ...]
+) -> None:
+    Path("mine.py").write_text(OWN, encoding="utf-8")
+    desk.session.backend, desk.session.fallback_reason = "diffusers", "no native loop"
+    assert desk.run(*PROMPT, "--backend=auto", *flags) == 6
+    assert "the run fell back to diffusers, whose fast paths are off unless named" in desk.err
+    assert "next: Add --fastpaths auto" in desk.err
+    assert [] == desk.session.requests
+    assert desk.session.is_closed
+
+
+@pytest.mark.parametrize(
+    ("expected", "flags"),
+    [(None, []), ("auto", ["--fastpaths=auto"]), ("off", ["--fastpaths=off"]), ("a", ["--fastpaths=a"])],
+    ids=["unsaid", "auto", "off", "named"],
+)
+def test_what_was_said_of_fast_paths_reaches_the_session_as_it_was_said(
+    desk: Desk, expected: str | None, flags: list[str]
+) -> None:
+    assert desk.run(*PROMPT, "--backend=diffusers", *flags) == 0
+    assert expected == desk.session.opened_with.fastpaths
+
+
+def test_a_fallback_shows_in_the_dump_as_fast_paths_off(desk: Desk) -> None:
+    desk.session.backend, desk.session.fallback_reason = "diffusers", "no native loop"
+    assert desk.run(*PROMPT, "--backend=auto", "--perf-dump-path", "perf.json") == 0
+    assert "off" == json.loads(Path("perf.json").read_text(encoding="utf-8"))["config"]["fastpaths"]
+
+
+def test_a_check_that_found_other_bits_fails_and_leaves_a_dump_that_says_so(desk: Desk) -> None:
+    desk.session.found["rotary"] = "not bit-exact: 3 % of the values differ"
+    assert desk.run(*PROMPT, "--verify-every-step", "--perf-dump-path", "perf.json") == 1
+    sentence = "--verify-every-step: site rotary is not bit-exact: 3 % of the values differ."
+    assert f"fuseproof: error: {sentence}" in desk.err
+    dump = json.loads(Path("perf.json").read_text(encoding="utf-8"))
+    assert desk.session.found == dump["fastpaths"]["mismatches"]
+    assert f"this check failed: {sentence}" == dump["warnings"][-1]
 
 
 def test_what_declines_at_once_is_said_before_anything_runs(desk: Desk) -> None:
@@ -97,7 +166,12 @@ def options(**values: Any) -> GenerateOptions:
         ("--verify-every-step and --certificate FILE", {"verify_every_step": True, "certificate": "c.json"}),
         ("--certificate FILE and --gate observe", {"certificate": "c.json", "gate": "observe"}),
         ("--require-fastpaths and --fastpaths off", {"require_fastpaths": True, "fastpaths": "off"}),
-        ("--require-fastpaths and --fastpaths off", {"require_fastpaths": True, "backend": "diffusers"}),
+        ("--require-fastpaths and --backend diffusers", {"require_fastpaths": True, "backend": "diffusers"}),
+        ("--certificate FILE and --fastpaths off", {"certificate": "c.json", "fastpaths": "off"}),
+        ("--certificate FILE and --backend diffusers", {"certificate": "c.json", "backend": "diffusers"}),
+        ("--verify-every-step and --fastpaths off", {"verify_every_step": True, "fastpaths": "off"}),
+        ("--verify-every-step and --backend diffusers", {"verify_every_step": True, "backend": "diffusers"}),
+        ("--fastpaths-from and --backend diffusers", {"fastpaths_from": "k.py", "backend": "diffusers"}),
         ("--fastpaths-from and --fastpaths off", {"fastpaths_from": "k.py", "fastpaths": "off"}),
         ("--certificate is ' '", {"certificate": " "}),
     ],
@@ -147,10 +221,13 @@ def certificate_here(folder: Path, **changes: Any) -> Path:
     """A certificate of this machine's CPU, which `verify` never writes, at its own place."""
     import torch
 
+    from fuseproof.fastpaths.certificate_sources import Sources
     from fuseproof.fastpaths.certificates import Certificate, default_path, place_here, to_json
 
     place = place_here(torch.device("cpu"))
-    values = {"place": place, "sources": {}, "keys": {"rotary": ("'key'",)}, "created": "2026-11-30"} | changes
+    sources = Sources().of_site("rotary_tables")
+    values = {"place": place, "sources": sources, "keys": {"rotary_tables": ("'key'",)}, "created": "2026-11-30"}
+    values |= changes
     path = default_path(folder, place)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(to_json(Certificate(**values)), encoding="utf-8")
@@ -169,7 +246,7 @@ def other_place() -> Any:
 def test_the_machines_own_certificate_is_taken(desk: Desk, own_cache: Path) -> None:
     certificate_here(own_cache)
     assert desk.run(*PROMPT, "--device=cpu") == 0
-    assert {"rotary": frozenset({"'key'"})} == desk.session.opened_with.certified
+    assert {"rotary_tables": frozenset({"'key'"})} == desk.session.opened_with.certified
 
 
 @pytest.mark.parametrize("flag", ["--certificate=off", "--gate=observe", "--verify-every-step", "--fastpaths=off"])
@@ -208,10 +285,10 @@ def test_a_named_one_must_hold(desk: Desk, tmp_path: Path, words: str, text: str
 
 def test_coverage_below_the_certificate_is_one_line(desk: Desk, own_cache: Path) -> None:
     certificate_here(own_cache)
-    report(desk, rotary=site("declined", "an adapter"), other=site("declined", "x"))
+    report(desk, rotary_tables=site("declined", "an adapter"), other=site("declined", "x"))
     assert desk.run(*PROMPT, "--device=cpu") == 0
     lines = [line for line in desk.err.splitlines() if "cover less than the certificate of 2026-11-30" in line]
-    assert ["rotary declined (an adapter)" in line and "other" not in line for line in lines] == [True]
+    assert ["rotary_tables declined (an adapter)" in line and "other" not in line for line in lines] == [True]
 
 
 def test_abba_refuses_an_arm_that_verifies_every_step(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

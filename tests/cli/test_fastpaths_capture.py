@@ -118,6 +118,36 @@ def test_an_output_that_is_no_file(requests: list[Any], capsys: pytest.CaptureFi
     assert [] == requests
 
 
+@pytest.mark.parametrize(
+    ("words", "flags"),
+    [
+        ("is the same file as --prompt-path", ("--prompt-path", "here.json")),
+        ("is the same file as --config", ("--config", "here.json")),
+        ("is the same file as --fastpaths-from", ("--prompt", "panda", "--fastpaths-from", "here.json")),
+        ("is the same file as --image-path", ("--prompt", "panda", "--image-path", "here.json")),
+        ("exists and is no captured call", ("--prompt", "panda")),
+    ],
+)
+def test_what_the_request_reads_and_what_is_no_capture_is_kept(
+    requests: list[Any], capsys: pytest.CaptureFixture[str], words: str, flags: tuple[str, ...]
+) -> None:
+    text = '{"prompt": "a red panda"}' if "--config" in flags else "a red panda"
+    Path("here.json").write_text(text, encoding="utf-8")
+    Path("link.json").symlink_to("here.json")
+    arguments = ("--step", "0", "--output", "./link.json", *flags, *SMALL)
+    code, _, err = capture(capsys, "qk_norm_rope", *arguments)
+    assert (2, text) == (code, Path("here.json").read_text(encoding="utf-8"))
+    assert words in err
+    assert [] == requests
+
+
+def test_an_earlier_capture_is_replaced(requests: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    for step, value in (("0", 1.0), ("1", 11.0)):
+        arguments = ("qk_norm_rope", "--step", step, "--output", "call.safetensors", *REQUEST)
+        assert (0, "") == capture(capsys, *arguments)[::2]
+        assert torch.equal(torch.full((2, 3), value), read_capture(Path("call.safetensors")).values[0])
+
+
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(
     requests: list[Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

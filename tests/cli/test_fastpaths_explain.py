@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from fuseproof.cli import fastpaths_bench, fastpaths_verify, generation, hash_seed
 from fuseproof.cli.fastpaths_explain import missing_labels
 from fuseproof.cli.fastpaths_guide import markdown, plain_text, read_guide
 from fuseproof.cli.fastpaths_page import page
 from fuseproof.cli.main import main
 from fuseproof.cli.reference import guide_differences, write_guide
+from fuseproof.errors import FuseproofError
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "docs" / "fast-paths.md"
@@ -51,6 +55,7 @@ def test_an_explanation_holds_what_a_reader_of_a_trace_needs(capsys: pytest.Capt
     for expected in (
         "fastpaths/kernels/gelu_tanh.py",
         "gelu_tanh (lossless; LongCatImageTransformer2DModel)",
+        "parameters      gelu_tanh(x: Tensor, *, out: Tensor | None = None)",
         "formula",
         "shapes",
         "rounds",
@@ -59,7 +64,7 @@ def test_an_explanation_holds_what_a_reader_of_a_trace_needs(capsys: pytest.Capt
         "on decline",
         "fuseproof fastpaths verify --site gelu_tanh",
         "fuseproof fastpaths bench --site gelu_tanh",
-        "workflow rule   If the trace shows GeluCUDAKernelImpl",
+        "check first     If the trace shows GeluCUDAKernelImpl",
         "attention_mlp_gelu",
     ):
         assert expected in output
@@ -84,12 +89,69 @@ def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(part["check_first"] and part["on_decline"] and part["formula"] for part in document["parts"])
 
 
-def test_an_unknown_name_is_one_sentence_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fastpaths", "explain", "gelu"]) == 2
+@pytest.mark.parametrize(("nearest", "name"), [("gelu_tanh", "gelu"), ("row_quantize", "quantise"), ("hoists", "hoi")])
+def test_an_unknown_name_is_one_sentence_with_the_nearest(
+    nearest: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fastpaths", "explain", name]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert "there is no fast path 'gelu'" in captured.err
-    assert "next: fuseproof fastpaths explain gelu_tanh" in captured.err
+    assert f"there is no fast path {name!r}" in captured.err
+    assert f"next: fuseproof fastpaths explain {nearest}" in captured.err
+
+
+def test_a_site_of_a_library_product_names_the_kernel_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ("row_quantize",) == read_guide().kernels_of("fp8_linear")
+    assert () == read_guide().kernels_of("linear_gelu")
+    assert "fp8_linear" == read_guide().site_of("row_quantize")
+    assert main(["fastpaths", "explain", "fp8_linear", "--json"]) == 0
+    parts = json.loads(capsys.readouterr().out)["parts"]
+    assert ["fp8_linear", "row_quantize"] == [part["name"] for part in parts]
+    assert "--quality high" in parts[0]["microbenchmark"]
+
+
+NAMES = sorted({*read_guide().sites, *read_guide().contracts} - {"hoists"})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_that_an_explanation_names_is_accepted(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As far as its flags: `verify` and `bench` stop where they would use a device, `generate` where it would load."""
+
+    def accepted(*_: object, **__: object) -> None:
+        raise FuseproofError("accepted")
+
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    for module in (fastpaths_verify, fastpaths_bench):
+        monkeypatch.setattr(module, "card", accepted)
+    monkeypatch.setattr(generation, "open_session", accepted)
+    monkeypatch.setattr(hash_seed, "restart_with_fixed_hash_seed", lambda *_: None)
+    assert main(["fastpaths", "explain", name, "--json"]) == 0
+    for part in json.loads(capsys.readouterr().out)["parts"]:
+        text = part["validation"] + " " + part["microbenchmark"]
+        commands = [shlex.split(command) for command in re.findall(r"`fuseproof ([^`]*)`", text)]
+        assert len(commands) >= 2
+        for command in commands:
+            if command[0] == "fastpaths":
+                assert main(command) == 1, command
+                assert "error: accepted" in capsys.readouterr().err
+            else:
+                assert command[0] in ("generate", "abba")
+                flags = [word for word in command if word != "…"]
+                words = " ".join(shlex.split(" ".join(flags)) if command[0] == "abba" else flags)
+                assert f"--fastpaths {part['site']}" in words
+                assert ("--quality" in words) is (part["quality"] != "lossless")
+
+
+@pytest.mark.parametrize("emphasis", ["*is*", "a *word* in a line"])
+def test_emphasis_is_no_asterisk_in_text(emphasis: str) -> None:
+    assert emphasis.replace("*", "") == plain_text(emphasis)
+
+
+@pytest.mark.parametrize("formula", ["x * x * x", "a*b*c", "2 * (x) * y", "``text_*`` and ``out_*``"])
+def test_products_keep_their_asterisks(formula: str) -> None:
+    assert formula.replace("``", "") == plain_text(formula)
 
 
 def test_nothing_heavy_is_loaded() -> None:
@@ -109,6 +171,9 @@ def test_the_page_has_a_section_for_every_contract_and_a_row_for_every_site() ->
     guide, text = read_guide(), page()
     assert [] == [name for name in guide.contracts if f"\n### {name}\n" not in text]
     assert [] == [site for site in guide.sites if f"\n| [`{site}`](#" not in text]
+    for word in ("card", "site", "gate", "key", "first sight", "decided", "hoist", "certificate"):
+        assert f"\n| {word} |" in text
+    assert "**epoch**" in text
     assert "``" not in text.replace("```", "")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fuseproof.cli.fastpaths_coverage import grouped, replaced_by, shared_coverage_lines
 from fuseproof.cli.main import main
 
 OWN = """\
@@ -39,6 +40,11 @@ def test_every_site_has_a_state_and_a_reason(capsys: pytest.CaptureFixture[str])
     )
     assert "the model is on cpu" in sites["gelu_tanh"]["reason"]
     assert "high" == sites["fp8_linear"]["quality"]
+    assert (
+        "the projection of the prompt (context_embedder), anew in every forward"
+        == (sites["context_embedding"]["replaces"])
+    )
+    assert all(site["replaces"] and "..." not in site["replaces"] for site in sites.values())
     assert all(site["reason"] for site in sites.values() if site["state"] == "declines")
 
 
@@ -49,7 +55,34 @@ def test_sites_of_ones_own_stand_among_them(tmp_path: Path, capsys: pytest.Captu
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     assert "mounts" in lines["my_norm"]
     assert "declines" in lines["my_gelu"], "the blocks that its kernel works in do not run"
-    assert "transformer_blocks.0.norm2 has a hook or another forward" in lines["packed_blocks"]
+    assert "transformer_blocks.0.norm2 has a fast path of your own" in lines["packed_blocks"]
+    assert "the forward of transformer_blocks.*.norm2" in lines["my_norm"]
+
+
+def model(name: str, **changes: object) -> dict[str, object]:
+    entry = {"component": "vae", "site": "a", "state": "would mount", "quality": "lossless", "reason": None}
+    table = {"components": {"vae": "V"}, "device": "cpu", "dtype": "float32", "sites": [{**entry, "replaces": "b"}]}
+    return {"model": name, "title": name.title(), **table, **changes}
+
+
+def test_models_with_one_table_share_it_under_their_names() -> None:
+    groups = grouped([model("one"), model("other", dtype="bfloat16"), model("two")])
+    assert [["one", "two"], ["other"]] == [[member["model"] for member in group] for group in groups]
+    assert ["one  One", "two  Two"] == list(shared_coverage_lines(groups[0]))[:2]
+    header = list(shared_coverage_lines(groups[0]))[3]
+    assert ["site", "quality", "here"] == header.split()[:3]
+
+
+@pytest.mark.parametrize(
+    ("expected", "paragraph"),
+    [
+        ("one thing", "``x`` of old:\n- ``other``: another thing;\n- ``site``: one thing."),
+        ("A.forward and B.forward of diffusers 0.42.1", "``A.forward`` and ``B.forward`` of diffusers 0.42.1: less."),
+        ("linear (addmm)", "``linear`` (addmm)."),
+    ],
+)
+def test_what_is_replaced_is_the_sites_own_clause(expected: str, paragraph: str) -> None:
+    assert expected == replaced_by("site", paragraph)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,13 @@ import click
 import pytest
 import torch
 
-from fuseproof.cli import fastpaths_certificate
-from fuseproof.cli.fastpaths_bench import Shape, lines
+from fuseproof.cli import fastpaths_certificate, fastpaths_checks, fastpaths_rows, fastpaths_verify
+from fuseproof.cli.fastpaths_bench import Shape, _printed, head_lines, line_of
+from fuseproof.cli.fastpaths_rows import VerifyRows
 from fuseproof.cli.main import main
+from fuseproof.errors import FuseproofError
 from fuseproof.fastpaths.benchmarking import Measured, Timing
+from fuseproof.fastpaths.captures import captured, to_bytes
 from fuseproof.fastpaths.certificates import Certificate, place_here, read_certificate, reject_reason, to_json
 from fuseproof.fastpaths.kernels.launching import is_interpreted
 from fuseproof.fastpaths.user_sites import load_user_sites
@@ -88,8 +92,9 @@ def test_a_mismatch_is_exit_code_1_and_says_where(tmp_path: Path, capsys: pytest
 @pytest.mark.parametrize(
     ("words", "arguments"),
     [
-        ("--site 'nothing' has no kernel that could be run by itself", ["--site", "nothing"]),
+        ("--site 'nothing' is no fast path", ["--site", "nothing"]),
         ("--site 'packed_blocks' has no kernel", ["--site", "packed_blocks"]),
+        ("generate --fastpaths linear_gelu --quality extra-high", ["--site", "linear_gelu"]),
         ("--output asks for a certificate", ["--output", "c.json"]),
         ("--from replays one captured call", ["--from", "c.safetensors", "--site", "gelu_tanh"]),
         ("is no file", ["--fastpaths-from", "missing.py"]),
@@ -98,6 +103,108 @@ def test_a_mismatch_is_exit_code_1_and_says_where(tmp_path: Path, capsys: pytest
 def test_mistakes_are_one_sentence(words: str, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fastpaths", "verify", "--model", "longcat-image", *arguments]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_wrong_name_costs_no_import(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(fastpaths_checks, "cases_of_models", None)
+    monkeypatch.setattr(fastpaths_verify, "card", None)
+    for command in ("verify", "bench"):
+        assert main(["fastpaths", command, "--site", "gelu"]) == 2
+        assert "next: Use --site gelu_tanh" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "flags"),
+    [
+        ("is the same file as --fastpaths-from", "mine.py", ["--fastpaths-from", "mine.py"]),
+        ("exists and is no certificate", "mine.py", []),
+        ("is a folder", ".", []),
+    ],
+)
+def test_a_certificate_replaces_nothing_else(
+    words: str, name: str, flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(WRONG, encoding="utf-8")
+    assert main(["fastpaths", "verify", "--output", name, *flags]) == 2
+    assert words in capsys.readouterr().err
+    assert WRONG == Path("mine.py").read_text(encoding="utf-8")
+
+
+def residual_capture(folder: Path, *dropped: int) -> Path:
+    """A captured call of ``gated_residual`` without the arguments at the places ``dropped``."""
+    values = (torch.ones(1, 2, 8), torch.ones(1, 2, 8), torch.ones(1, 8))
+    kept = tuple(value.bfloat16() for index, value in enumerate(values) if index not in dropped)
+    path = folder / "call.safetensors"
+    path.write_bytes(to_bytes(captured("gated_residual", "gated_residual", kept, {}, {}, {"kind": "kernel"})))
+    return path
+
+
+@interpreted
+@pytest.mark.usefixtures("interpreter")
+@pytest.mark.parametrize(
+    ("code", "words", "dropped"), [(0, "1/1", ()), (1, "TypeError: ", (2,)), (1, "TypeError", (0, 1))]
+)
+def test_a_capture_that_lacks_an_argument_is_one_sentence(
+    code: int, words: str, dropped: tuple[int, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fastpaths", "verify", "--from", str(residual_capture(tmp_path, *dropped))]) == code
+    printed = capsys.readouterr()
+    assert words in printed.out + printed.err
+    assert ("the captured arguments are none that gated_residual can be called with" in printed.err) is bool(dropped)
+
+
+@interpreted
+@pytest.mark.usefixtures("interpreter")
+@pytest.mark.parametrize("kind", ["folder", "pipe", "another kernel"])
+def test_what_is_no_capture_is_one_sentence(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_bytes(to_bytes(captured("a", "welford", (torch.ones(2),), {}, {}, {})))
+    assert main(["fastpaths", "verify", "--from", str(path)]) == 1
+    err = capsys.readouterr().err
+    assert "it is a" in err or "'welford', which is no kernel here" in err
+    assert 2 == len(err.splitlines())
+
+
+def test_rows_are_printed_when_their_last_case_is_done(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = VerifyRows(is_interpreted=False, speaks=True)
+    rows.add(outcome())
+    rows.add(outcome(State.UNDECIDED, values="ties"))
+    assert "" == capsys.readouterr().out
+    rows.add(outcome(shapes="2x2"))
+    assert [" 1/2  equal", "       unde"] == [line[:11] for line in capsys.readouterr().out.splitlines()]
+    rows.end()
+    assert "2x2" in capsys.readouterr().out
+
+
+def test_a_row_of_bench_is_printed_before_the_next_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    head = {"card": {"name": "NVIDIA H200"}, "versions": {}, "seed": 0, "replays": 9}
+
+    def measuring() -> Any:
+        yield "first", Measured(outcome(State.DIFFERS), 0, None)
+        assert "first" in capsys.readouterr().out
+        yield "second", Measured(outcome(State.DIFFERS), 0, None)
+
+    assert 2 == len(_printed(measuring(), head, True))
+    assert "second" in capsys.readouterr().out
+
+
+def test_the_rest_is_estimated_from_what_was_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = iter([0.0, 0.0, 6.0, 12.0, 18.0, 24.0])
+    monkeypatch.setattr(fastpaths_rows.time, "monotonic", lambda: next(clock))
+    remarks = fastpaths_rows.Remarks("calls")
+    remarks.expect(4)
+    for _ in range(4):
+        remarks.one_done()
+    assert "fuseproof: 2 of 4 calls, about 12 s left\n" == capsys.readouterr().err
 
 
 def outcome(state: State = State.EQUAL, site: str = "gelu_tanh", **changes: Any) -> Outcome:
@@ -130,6 +237,20 @@ def test_a_certificate_holds_keys_sources_and_launch_options(tmp_path: Path) -> 
     assert all(option["enable_fp_fusion"] is False for option in made.launch_options["gelu_tanh"])
     path = fastpaths_certificate.write_certificate(made, str(tmp_path / "c.json"), CPU)
     assert made == read_certificate(path)
+
+
+def test_a_source_that_was_written_to_meanwhile_is_not_certified() -> None:
+    before = fastpaths_certificate.sources_before(None)
+    fastpaths_certificate.certificate_of([outcome()], {}, None, CPU, 3, None, before)
+    changed = {**before, "kernels/gelu_tanh.py": "0" * 64}
+    with pytest.raises(FuseproofError, match=r"gelu_tanh\.py was written to while it was checked"):
+        fastpaths_certificate.certificate_of([outcome()], {}, None, CPU, 3, None, changed)
+
+
+def test_no_certificate_vouches_for_a_site_that_is_not_exact() -> None:
+    quantised = outcome(site="fp8_linear", operation="row_quantize")
+    made = fastpaths_certificate.certificate_of([outcome(), quantised], {}, None, CPU, 3, None)
+    assert {"gelu_tanh"} == set(made.keys)
 
 
 def test_the_machines_own_certificate_grows_and_shrinks(own_cache: Path) -> None:
@@ -186,7 +307,7 @@ def test_no_speed_up_stands_beside_other_bits() -> None:
         ("1264x848", Measured(outcome(State.DIFFERS), 0, 1000)),
     ]
     document = {"card": {"name": "NVIDIA H200"}, "versions": {"torch": "2.11.0"}, "seed": 0, "replays": 15}
-    head, _, green, red = lines(measured, document)
+    (head, _), (green, red) = head_lines(document), [line_of(*row) for row in measured]
     assert "NVIDIA H200; torch 2.11.0; seed 0; 15 replays" == head
     assert "90.0 (88.0-95.0)" in green
     assert "3.00x" in green

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ import pytest
 from PIL import Image
 
 from fuseproof.cli import hash_seed
-from fuseproof.cli.generate import fastpaths_line
-from fuseproof.cli.generation import to_pixels
+from fuseproof.cli.generate_images import to_pixels
+from fuseproof.cli.generate_summary import fastpaths_lines
 from fuseproof.cli.termination import Terminated
 from fuseproof.errors import FuseproofError
 from fuseproof.harness.media.files import array_sha256, file_sha256
@@ -27,6 +28,16 @@ from tests.cli.desk import SMALL, Desk
 from tests.cli.fake_session import picture
 
 Usage = namedtuple("Usage", "total used free")
+
+
+def test_the_dump_says_when_the_run_loaded_warmed_up_and_worked(desk: Desk) -> None:
+    before_s = time.monotonic()
+    assert 0 == desk.run("--prompt=a", "--prompt=b", *SMALL, "--warmup", "--perf-dump-path=p.json")
+    phases = desk.dump()["phases"]
+    assert ["load", "warm-up", "request", "request"] == [entry["phase"] for entry in phases]
+    stated = [entry[key] for entry in phases for key in ("started_monotonic_s", "ended_monotonic_s")]
+    moments = [before_s, *stated, time.monotonic()]
+    assert sorted(moments) == moments
 
 
 def test_one_request_writes_an_image_and_a_dump(desk: Desk) -> None:
@@ -45,11 +56,11 @@ def test_one_request_writes_an_image_and_a_dump(desk: Desk) -> None:
     with Image.open(desk.folder / image_name) as saved:
         np.testing.assert_array_equal((picture(request) * 255).round().astype(np.uint8), np.asarray(saved))
     raw = array_sha256(picture(request))
-    saved_line, times, hashes, paths = desk.out.splitlines()
+    saved_line, times, hashes, *paths = desk.out.splitlines()
     assert f"Output saved to {image_name}" == saved_line
     assert times.startswith("worker 0.100 s, denoise 0.080 s, client ")
     assert f"raw sha256 {raw}" == hashes
-    assert "fast paths auto: rotary fused 14 calls" == paths
+    assert ["fast paths auto:", "  fused: rotary 14 calls"] == paths
     output = desk.dump()["outputs"][0]
     assert (image_name, raw, file_sha256(desk.folder / image_name), 64, 48, None) == tuple(
         output[key] for key in ("path", "raw_sha256", "file_sha256", "width", "height", "degenerate")
@@ -156,6 +167,16 @@ def test_warmups(desk: Desk, arguments: list[str], expected: list[tuple[Any, ...
     asked = [(request.prompt, request.width, request.height, steps) for request, steps in desk.session.warmups]
     assert expected == asked
     assert 1 == len(desk.session.requests)
+
+
+def test_the_dump_says_how_many_steps_a_warm_up_ran(desk: Desk) -> None:
+    def warm_up(request: Any, steps: int | None = None) -> float:
+        desk.session.warmup_steps = 5
+        return 250.0
+
+    desk.session.warm_up = warm_up  # type: ignore[method-assign]
+    assert 0 == desk.run("--prompt=a", *SMALL, "--warmup-steps=1", "--perf-dump-path=p.json")
+    assert 5 == desk.dump()["config"]["warmup_steps"]
 
 
 def test_settings_reach_the_session(desk: Desk) -> None:
@@ -374,22 +395,34 @@ def test_published_models_of_later_releases_are_refused_without_a_network(real_m
 
 
 @pytest.mark.parametrize(
-    ("sites", "expected"),
+    ("expected", "sites"),
     [
-        ({}, "fast paths auto: none mounted"),
-        ({"rotary": {"state": "off", "reason": "not requested", "calls_fused": 0}}, "fast paths auto: none mounted"),
-        (
+        pytest.param(["fast paths auto: none mounted"], {}, id="no-sites"),
+        pytest.param(
+            ["fast paths auto: none mounted"],
+            {"rotary": {"state": "off", "reason": "not requested", "calls_fused": 0}},
+            id="off",
+        ),
+        pytest.param(
+            [
+                "fast paths auto:",
+                "  fused: rotary 14 calls, norm 1 call",
+                "  rejected: modulation (3 of 9 bits differ)",
+                "  declined: gelu, rope (on cpu)",
+            ],
             {
                 "rotary": {"state": "fused", "reason": None, "calls_fused": 14},
                 "modulation": {"state": "rejected", "reason": "3 of 9 bits differ", "calls_fused": 0},
+                "gelu": {"state": "declined", "reason": "on cpu", "calls_fused": 0},
+                "norm": {"state": "fused", "reason": None, "calls_fused": 1},
+                "rope": {"state": "declined", "reason": "on cpu", "calls_fused": 0},
             },
-            "fast paths auto: rotary fused 14 calls, modulation rejected (3 of 9 bits differ)",
+            id="grouped-by-state-and-reason",
         ),
     ],
-    ids=["no-sites", "off", "fused-and-rejected"],
 )
-def test_the_fast_path_line_says_what_ran_and_why_not(sites: dict[str, Any], expected: str) -> None:
-    assert expected == fastpaths_line({"requested": "auto", "sites": sites})
+def test_the_fast_path_lines_say_what_ran_and_why_not(expected: list[str], sites: dict[str, Any]) -> None:
+    assert expected == fastpaths_lines({"requested": "auto", "sites": sites})
 
 
 def test_rounding_is_that_of_diffusers() -> None:

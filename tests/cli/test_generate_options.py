@@ -375,3 +375,41 @@ def test_config_of_a_dump_holds_effective_values_as_json() -> None:
     }
     assert expected == {name: config[name] for name in expected}
     assert "prompt" not in config
+
+
+@pytest.mark.parametrize("flag", ["--fastpaths-from", "--perf-dump-path", "--output-path"])
+def test_a_blank_path_is_told_with_its_flag(flag: str) -> None:
+    with pytest.raises(UsageError, match=f"^{flag} is ''; it must name a"):
+        parse("--prompt=a", f"{flag}=")
+
+
+@pytest.mark.parametrize(
+    ("flag", "field"),
+    [
+        ("--prompt-path", "prompt_path"),
+        ("--fastpaths-from", "fastpaths_from"),
+        ("--certificate", "certificate"),
+        ("--output-path", "output_path"),
+        ("--output-file-path", "output_file_path"),
+        ("--perf-dump-path", "perf_dump_path"),
+        ("--config", "config"),
+    ],
+)
+def test_every_path_expands_a_home_folder(
+    flag: str, field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "x.yaml").write_text("seed: 1")
+    prompt = [] if flag == "--prompt-path" else ["--prompt=a"]
+    assert f"{tmp_path}/x.yaml" == getattr(parse(*prompt, f"{flag}=~/x.yaml"), field)
+
+
+def test_an_image_path_expands_and_a_url_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/anna")
+    options = parse("--prompt=a", "--image-path=~/x.png", "--image-path=http://h/~/x.png")
+    assert ("/home/anna/x.png", "http://h/~/x.png") == options.image_path
+
+
+def test_a_negative_prompt_is_called_by_its_name() -> None:
+    with pytest.raises(UsageError, match="the negative prompt is not valid UTF-8"):
+        parse("--prompt=a", "--negative-prompt=\udcff")

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
+import os
 import threading
+import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from fuseproof.cli import image_inputs
+from fuseproof.cli import image_fetch, image_inputs
 from fuseproof.cli.image_inputs import read_image_input, without_credentials
 from fuseproof.errors import FuseproofError, UsageError
 
@@ -27,14 +30,55 @@ PNG = encoded()
 HTML = b"\n<!doctype html><html>sign in</html>"
 
 
+RAW = {
+    "/ftp": b"HTTP/1.1 302 Found\r\nLocation: ftp://127.0.0.1:9/x\r\n\r\n",
+    "/file": b"HTTP/1.1 302 Found\r\nLocation: file:///etc/passwd\r\n\r\n",
+    "/circle": b"HTTP/1.1 302 Found\r\nLocation: /circle\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+    "/nowhere": b"HTTP/1.1 302 Found\r\nLocation: http://[::1\r\n\r\n",
+    "/short": b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\nabc",
+    "/garbage": b"\x00\xff garbage\r\n\r\n",
+    "/chunks": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nZZZ\r\nabc",
+    "/length": b"HTTP/1.1 200 OK\r\nContent-Length: banana\r\n\r\nabc",
+    "/headers": b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 300 + b"\r\n",
+    "/header": b"HTTP/1.1 200 OK\r\nA: " + b"b" * 300_000 + b"\r\n\r\n",
+    "/words": b"HTTP/1.1 500 bad \x1b[31m\r\nContent-Length: 0\r\n\r\n",
+}
+TRICKLES = {"/slow-line": b"HTTP/1.1 200 OK\r\nX: ", "/slow-body": b"HTTP/1.1 200 OK\r\n\r\n"}
+
+
 class Site(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        pages = {"/cat.png": (200, PNG), "/page": (200, HTML), "/cut.png": (200, PNG[:200]), "/empty": (200, b"")}
+        if self.path in RAW:
+            self.close_connection = True
+            self.wfile.write(RAW[self.path])
+            return
+        if self.path in TRICKLES:
+            self.trickle(TRICKLES[self.path])
+            return
+        if self.path == "/locked" and self.headers["Authorization"] != "Basic dTpw":  # u:p
+            self.send_error(401)
+            return
+        pages = {
+            "/cat.png": (200, PNG),
+            "/page": (200, HTML),
+            "/cut.png": (200, PNG[:200]),
+            "/empty": (200, b""),
+            "/locked": (200, PNG),
+        }
         status, body = pages.get(self.path.partition("?")[0], (404, HTML))
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def trickle(self, start: bytes) -> None:
+        """A byte every 10 ms, until nobody listens."""
+        self.close_connection = True
+        with contextlib.suppress(OSError):
+            self.wfile.write(start)
+            for _ in range(200):
+                self.wfile.write(b"a")
+                time.sleep(0.01)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         """Stay quiet."""
@@ -42,7 +86,7 @@ class Site(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[str]:
-    server = HTTPServer(("127.0.0.1", 0), Site)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Site)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield f"127.0.0.1:{server.server_port}"
@@ -109,6 +153,94 @@ def test_missing_files_and_folders(tmp_path: Path) -> None:
 def test_bad_answers_are_one_sentence(site: str, path: str, said: str) -> None:
     with pytest.raises(FuseproofError, match=said):
         read_image_input(f"http://{site}/{path}")
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("ftp", "redirects to another scheme than http and https"),
+        ("file", "redirects to another scheme than http and https"),
+        ("circle", "redirects more than 5 times"),
+        ("nowhere", "Invalid URL in location header"),
+        ("short", "was cut short after 3 bytes"),
+        ("garbage", "the answer is not HTTP"),
+        ("chunks", "was cut short after 0 bytes"),
+        ("length", "the answer is not HTTP"),
+        ("headers", "is empty"),
+        ("header", "the answer is not HTTP"),
+        ("words", "answered 500 Internal Server Error"),
+        ("a b", "answered 404"),
+        ("locked", "answered 401"),
+    ],
+)
+def test_broken_servers_are_one_sentence(site: str, path: str, said: str) -> None:
+    with pytest.raises(FuseproofError) as caught:
+        read_image_input(f"http://{site}/{path}")
+    assert said in caught.value.message
+    assert caught.value.message.isprintable()
+    assert caught.value.next_step
+
+
+@pytest.mark.parametrize("path", ["slow-line", "slow-body"])
+def test_the_deadline_covers_headers_and_body(site: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every byte comes in time, and the whole never does."""
+    monkeypatch.setattr(image_fetch, "FETCH_LIMIT_S", 0.3)
+    started = time.monotonic()
+    with pytest.raises(FuseproofError, match=r"was not there after 0\.3 s"):
+        read_image_input(f"http://{site}/{path}")
+    assert time.monotonic() - started < 1.5
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://u:p@[::1", "http://u:p@h/a\tb", "http://", "http://u:p@/x", "http://u:p@h:port/", "http://u:p@\ud800/"],
+)
+def test_what_is_no_url_is_a_usage_error_without_credentials(url: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_image_input(url)
+    assert "u:p" not in caught.value.message
+
+
+def test_credentials_in_a_url_are_sent_and_not_recorded(site: str) -> None:
+    image = read_image_input(f"http://u:p@{site}/locked")
+    assert (PNG, f"http://{site}/locked") == (image.content, image.source)
+
+
+def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FuseproofError, match="is a pipe or a device"):
+        read_image_input(str(tmp_path / "pipe"))
+
+
+@pytest.mark.parametrize("source", ["", " "])
+def test_a_blank_name_is_a_usage_error(source: str) -> None:
+    with pytest.raises(UsageError, match="must name a file or an http"):
+        read_image_input(source)
+
+
+def test_a_home_folder_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "cat.png").write_bytes(PNG)
+    assert PNG == read_image_input("~/cat.png").content
+
+
+@pytest.mark.parametrize("file_format", ["GIF", "BMP", "TIFF", "WEBP", "AVIF", "JPEG2000", "ICO", "PPM", "MPO"])
+def test_formats_that_are_read(tmp_path: Path, file_format: str) -> None:
+    (tmp_path / "cat").write_bytes(encoded(file_format=file_format, size=(32, 32)))
+    assert 32 == read_image_input(str(tmp_path / "cat")).width
+
+
+@pytest.mark.parametrize("file_format", ["EPS", "TGA", "PCX"])
+def test_formats_that_are_not_even_opened(tmp_path: Path, file_format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow hands PostScript to Ghostscript."""
+
+    def run_a_program(*_: object, **__: object) -> None:
+        raise AssertionError("a program was started")
+
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", run_a_program)
+    (tmp_path / "cat").write_bytes(encoded(file_format=file_format))
+    with pytest.raises(FuseproofError, match="not an image that can be decoded"):
+        read_image_input(str(tmp_path / "cat"))
 
 
 def test_unreachable_hosts_and_other_schemes() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import subprocess
 import sys
@@ -9,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fuseproof.cli.main import main
+from fuseproof.cli.main import main, report_error
+from fuseproof.errors import FuseproofError
 
 
 def run(stdout: int, unbuffered: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -89,3 +92,44 @@ def test_a_closed_stderr_is_held_open_so_that_no_file_gets_its_number() -> None:
         timeout=60,
     )
     assert (0, "True") == (done.returncode, done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("code", [None, 0, 3, "text"])
+def test_an_exit_inside_the_code_that_ran_is_told(
+    code: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def leave(**_: object) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr("fuseproof.cli.main.cli.main", leave)
+    assert 1 == main(["--version"])
+    assert f"cut short by an exit with {code!r} in test_main.py line" in capsys.readouterr().err
+
+
+def test_a_broken_pipe_of_somebody_else_is_not_silent(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Click exits silently on any EPIPE; only the one of our own output is no mishap."""
+
+    def lose_a_pipe(_: object) -> list[str]:
+        raise OSError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr("fuseproof.cli.models._show_lines", lose_a_pipe)
+    for stream in ("stdout", "stderr"):  # click wraps them for good
+        monkeypatch.setattr(sys, stream, getattr(sys, stream))
+    assert 1 == main(["models", "show", "longcat-image"])
+    assert "a pipe that the command wrote to was closed" in capsys.readouterr().err
+
+
+def test_a_text_that_cannot_be_encoded_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, encoding="utf-8", errors="strict"))
+    monkeypatch.setattr("fuseproof.cli.models._show_lines", lambda _: ["caf\udcff\ud800"])
+    assert 0 == main(["models", "show", "longcat-image"])
+    sys.stdout.flush()
+    assert b"caf\\udcff\\ud800\n" == printed.getvalue()
+
+
+def test_a_message_obeys_no_control_character(capsys: pytest.CaptureFixture[str]) -> None:
+    report_error(FuseproofError("a\nb\x1b[31m\r\tc", next_step="d\ne"))
+    assert "fuseproof: error: a\\nb\\u001b[31m\\r\\tc\n  next: d\\ne\n" == capsys.readouterr().err

@@ -61,7 +61,7 @@ def test_show_describes_a_family_without_building_anything(
     output = capsys.readouterr().out
     for expected in (
         "LongCatImagePipeline",
-        "6,271,000,000",
+        "6.27 billion transformer parameters (published)",
         "1024x1024, 50 steps",
         "256x256, 8 steps",
         "multiples of 16",
@@ -79,6 +79,34 @@ def test_show_as_json_says_what_dummy_weights_need(capsys: pytest.CaptureFixture
     assert (14_646_655_203, "longcat-image") == (dummy["parameters"], dummy["model_path"])
     assert {"bfloat16": 29_293_310_406, "float16": 29_293_310_406, "float32": 58_586_620_812} == dummy["weight_bytes"]
     assert 6_270_668_864 == dummy["components"]["transformer"]["parameters"]
+
+
+def test_an_editing_family_has_no_default_size(capsys: pytest.CaptureFixture[str]) -> None:
+    family = run_json(capsys, "show", "longcat-image-edit")["family"]
+    assert "6.27 billion" == family["published_transformer_parameters"]
+    for defaults, area in ((family["defaults"], 1024 * 1024), (family["embedded_defaults"], 256 * 256)):
+        assert (None, None, area) == (defaults["width"], defaults["height"], defaults["canvas_pixels"])
+    rule = "the input image's aspect, each side rounded up to a multiple of 16"
+    assert rule == family["sizes"]["canvas_rule"]
+    assert main(["models", "show", "longcat-image-edit"]) == 0
+    assert f"sizes         {rule}" in capsys.readouterr().out
+    assert run_json(capsys, "show", "longcat-image")["family"]["sizes"]["canvas_rule"] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("longcat-imag", "longcat-image"),
+        ("LongCat_Image_Edit", "longcat-image-edit"),
+        ("meituan/LongCat-Image-Edit", "meituan-longcat/LongCat-Image-Edit"),
+        ("embedded:longcat-imgae", "longcat-image"),
+    ],
+)
+def test_a_mistyped_name_is_answered_with_the_closest(
+    name: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["models", "show", name]) == 2
+    assert f"next: Did you mean {meant!r}? " in capsys.readouterr().err
 
 
 def test_show_as_json_of_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,6 +21,7 @@ from fuseproof.cli.output_names import (
     free_path,
 )
 from fuseproof.errors import FuseproofError, UsageError
+from fuseproof.harness.atomic_files import write_text_atomically
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 Usage = namedtuple("Usage", "total used free")
@@ -122,6 +123,27 @@ def test_a_dump_path_that_is_a_pipe_or_a_device_is_a_usage_error(tmp_path: Path)
     ):
         with pytest.raises(UsageError, match=f"is {kind}"):
             check_dump_path(path, 1)
+
+
+@pytest.mark.parametrize("descriptor", [0, 1, 2])
+@pytest.mark.parametrize("spelling", ["log.txt", "link", "/dev/fd"])
+def test_a_file_that_a_standard_stream_goes_to_is_not_replaced(tmp_path: Path, descriptor: int, spelling: str) -> None:
+    """``--perf-dump-path /dev/stdout > out.txt``: the rename would take what was printed away."""
+    (tmp_path / "link").symlink_to("log.txt")
+    path = Path(f"/dev/fd/{descriptor}") if spelling == "/dev/fd" else tmp_path / spelling
+    earlier = os.dup(descriptor)
+    try:
+        with (tmp_path / "log.txt").open("w+b") as log:
+            os.dup2(log.fileno(), descriptor)
+        with pytest.raises(UsageError, match=r"is this program's standard (input|output|error); it must be a regular"):
+            check_dump_path(path, 1)
+        with pytest.raises(UsageError, match="it is this program's standard"):
+            write_text_atomically(path, "{}")
+    finally:
+        os.dup2(earlier, descriptor)
+        os.close(earlier)
+    assert "" == (tmp_path / "log.txt").read_text()
+    check_dump_path(tmp_path / "log.txt", 1)
 
 
 @pytest.mark.parametrize("spelling", ["a.json", "sub/../a.json", "link.json", "hard.json"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,12 @@ def test_missing_and_folder(tmp_path: Path) -> None:
         read_prompt_file(tmp_path / "none.txt")
     with pytest.raises(FuseproofError, match="Is a directory"):
         read_prompt_file(tmp_path)
+
+
+def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FuseproofError, match="is a pipe or a device"):
+        read_prompt_file(tmp_path / "pipe")
 
 
 def test_given_prompts_pass_through_untouched() -> None:

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from fuseproof.fastpaths.sites import autoencoder_kl
+from fuseproof.fastpaths.sites.autoencoder_kl import modules
 from tests.fastpaths.kernels.conftest import exact_rounding  # noqa: F401 - a fixture: the interpreter rounds exactly
 from tests.fastpaths.small_vae import (
     CONVOLUTIONS,
@@ -13,10 +14,13 @@ from tests.fastpaths.small_vae import (
     as_cuda,  # noqa: F401 - a fixture
     bits,
     decode,
+    few_channels,  # noqa: F401 - a fixture
     few_steps,  # noqa: F401 - a fixture
     latents,
     make_vae,
 )
+
+ON_CPU = "the model is on cpu; Triton kernels need a CUDA device"
 
 
 @pytest.fixture
@@ -25,8 +29,7 @@ def vae():
 
 
 def test_a_mount_on_a_cpu_declines(vae):
-    reason = "the model is on cpu; Triton kernels need a CUDA device"
-    assert {NORMS: reason, CONVOLUTIONS: reason} == autoencoder_kl.site_reasons(vae)
+    assert {NORMS: ON_CPU, CONVOLUTIONS: ON_CPU} == autoencoder_kl.site_reasons(vae)
 
 
 def hook(vae):
@@ -53,6 +56,7 @@ def quantise(vae):
 
 
 BLOCK = "decoder.mid_block.resnets.0"
+CONV1 = "mid_block.resnets.0.conv1"
 PLAIN = "is not a plain Conv2d, GroupNorm, SiLU or Dropout (an adapter or a quantised layer?)"
 REASONS = {
     "fp32": ("weights are float32; the kernels need bfloat16 throughout", lambda vae: vae.float()),
@@ -76,15 +80,24 @@ REASONS = {
         "decoder: a convolution without bias, or with a padding other than zeros",
         lambda vae: setattr(vae.decoder.conv_in, "padding_mode", "reflect"),
     ),
-    "class": ("vae is Linear, the sites need AutoencoderKL", lambda _: nn.Linear(2, 2)),
 }
 
 
 @pytest.mark.parametrize(("expected_reason", "change"), REASONS.values(), ids=REASONS)
 def test_reject_reasons(expected_reason, change, vae):
-    assert autoencoder_kl.reject_reason(vae) is None
-    changed = change(vae)
-    assert expected_reason == autoencoder_kl.reject_reason(changed if isinstance(changed, nn.Linear) else vae)
+    assert modules.reject_reason(vae) is None
+    change(vae)
+    assert expected_reason == modules.reject_reason(vae)
+
+
+@pytest.mark.parametrize("change", [lambda vae: vae.float(), hook], ids=["fp32", "hook"])
+def test_the_device_is_named_before_any_lesser_obstacle(change, vae):
+    change(vae)
+    assert ON_CPU == autoencoder_kl.reject_reason(vae)
+
+
+def test_another_class_is_not_asked_further():
+    assert "vae is Linear, the sites need AutoencoderKL" == autoencoder_kl.reject_reason(nn.Linear(2, 2))
 
 
 def upcast(vae):
@@ -94,7 +107,7 @@ def upcast(vae):
 
 CALLS = {
     "fp32-activations": ("activations are torch.float32; the kernels need torch.bfloat16", upcast),
-    "a-hook-since-mounting": ("Conv2d has a hook or another forward", hook),
+    "a-hook-since-mounting": (f"decoder: {CONV1} has a hook or another forward since the mount", hook),
     "training": ("called with a time embedding or training mode", lambda vae: vae.train() and None),
     "strides": (
         "activations have strides [128, 16, 1, 4]; the kernels need them contiguous or channels-last",

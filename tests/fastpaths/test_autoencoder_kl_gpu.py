@@ -30,6 +30,8 @@ PLANES = {
     "odd": (96, 33, 35),
     "one-warp-a-group": (64, 3, 5),
 }
+NARROW_FIRST = {"a first convolution of 3 channels has other bits channels-last; it needs 8 or more": 2}
+"""What an encoder declines in two codings."""
 SIZES = {"512": (512, 512), "1024": (1024, 1024), "848x1264": (848, 1264)}
 
 
@@ -50,7 +52,8 @@ def normal(*shape, seed=0):
 
 def vectors(channels):
     generator = torch.Generator("cuda").manual_seed(1)
-    return (torch.randn(2, channels, device="cuda", generator=generator) * 0.3 + 1).bfloat16().unbind()
+    both = (torch.randn(2, channels, device="cuda", generator=generator) * 0.3 + 1).bfloat16()
+    return [vector.clone() for vector in both]  # each at an aligned address of its own, as parameters are
 
 
 def poisoned(x, layout=torch.contiguous_format):
@@ -204,8 +207,9 @@ def test_the_real_geometry(size, coding, vae):
     with Installed(vae) as gates:
         fused = [coding(vae, size, seed) for seed in range(2)]
     assert [] == [rejection.reason for gate in gates.values() for rejection in gate.rejections.values()]
-    assert {} == gates[NORMS].declined | gates[CONVOLUTIONS].declined
-    assert 0 == gates[NORMS].calls_eager + gates[CONVOLUTIONS].calls_eager
+    declined = NARROW_FIRST if coding is encode else {}
+    assert declined == gates[NORMS].declined | gates[CONVOLUTIONS].declined
+    assert sum(declined.values()) == gates[NORMS].calls_eager + gates[CONVOLUTIONS].calls_eager
     assert 0 < gates[NORMS].verified_keys() <= gates[NORMS].calls_fused
     assert 0 < gates[CONVOLUTIONS].verified_keys() < gates[CONVOLUTIONS].calls_fused
     for expected, actual in zip(eager, fused, strict=True):

@@ -16,6 +16,7 @@ from fuseproof.fastpaths import mount
 from fuseproof.fastpaths.gates import Gate
 from fuseproof.fastpaths.kernels import conv_bias_residual, group_norm_silu
 from fuseproof.fastpaths.sites import autoencoder_kl
+from fuseproof.fastpaths.sites.autoencoder_kl import layouts
 from tests.fastpaths.kernels import cuda_order
 from tests.fastpaths.kernels.conftest import exact_rounding  # noqa: F401 - a fixture: the interpreter rounds exactly
 from tests.fastpaths.small_vae import (
@@ -27,6 +28,7 @@ from tests.fastpaths.small_vae import (
     bits,
     decode,
     encode,
+    few_channels,  # noqa: F401 - a fixture
     few_steps,  # noqa: F401 - a fixture
     latents,
     make_vae,
@@ -62,7 +64,7 @@ def test_encoding_runs_fused(vae):
     assert {} == gates[NORMS].rejections | gates[CONVOLUTIONS].rejections
     assert (1, 0) == (gates[NORMS].calls_fused, gates[NORMS].calls_eager)
     assert (2 + 2 + 2, 1) == (gates[CONVOLUTIONS].calls_fused, gates[CONVOLUTIONS].calls_eager)
-    assert ["a first convolution of 3 channels has other bits channels-last; it needs 8 or more"] == list(
+    assert ["a first convolution of 3 channels has other bits channels-last; it needs 4 or more"] == list(
         gates[CONVOLUTIONS].declined
     )
 
@@ -84,13 +86,31 @@ def test_convolutions_alone(vae):
     assert {} == gates[CONVOLUTIONS].rejections
 
 
+def doubled_channels_last(x, weight, bias=None, *options):
+    """A convolution whose bits depend on the layout."""
+    is_turned = not x.is_contiguous() and weight.shape[2] == 3
+    return cuda_order.conv2d(x, weight, bias, *options) * (1.5 if is_turned else 1)
+
+
+@pytest.mark.usefixtures("as_cuda")
+def test_narrow_convolutions_stay_contiguous_and_nothing_is_rejected(vae, monkeypatch):
+    monkeypatch.setattr(layouts, "WIDE_ENOUGH", 64)
+    monkeypatch.setattr(F, "conv2d", doubled_channels_last)
+    eager = decode(vae)
+    with Installed(vae) as gates:
+        assert torch.equal(bits(eager), bits(decode(vae)))
+    assert {} == gates[NORMS].rejections | gates[CONVOLUTIONS].rejections
+    needs = "channels may have other bits channels-last; it needs 64 or more on one side"
+    assert {f"a convolution of {a} to {b} {needs}" for a, b in ((8, 8), (8, 4), (4, 4), (4, 3))} == set(
+        gates[CONVOLUTIONS].declined
+    )
+    assert (RESIDUAL_BLOCKS, 2) == (gates[CONVOLUTIONS].calls_fused, gates[CONVOLUTIONS].calls_eager)
+    assert 2 * RESIDUAL_BLOCKS + 2 == gates[NORMS].calls_fused
+
+
 @pytest.mark.usefixtures("as_cuda")
 def test_where_channels_last_is_rejected_the_epilogue_remains(vae, monkeypatch):
-    def by_layout(x, weight, bias=None, *options):
-        is_turned = not x.is_contiguous() and weight.shape[2] == 3
-        return cuda_order.conv2d(x, weight, bias, *options) * (1.5 if is_turned else 1)
-
-    monkeypatch.setattr(F, "conv2d", by_layout)
+    monkeypatch.setattr(F, "conv2d", doubled_channels_last)
     eager = decode(vae)
     with Installed(vae) as gates:
         assert torch.equal(bits(eager), bits(decode(vae)))

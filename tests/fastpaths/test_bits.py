@@ -1,7 +1,16 @@
+from dataclasses import dataclass
+
 import pytest
 import torch
 
-from fuseproof.fastpaths.bits import BitDifference, bit_difference, bits_equal, layout_mismatch
+from fuseproof.fastpaths.bits import (
+    BitDifference,
+    bit_difference,
+    bits_equal,
+    layout_mismatch,
+    structure_mismatch,
+    tensors_of,
+)
 
 QUIET_NAN = torch.tensor([0x7FC00000], dtype=torch.int32).view(torch.float32)
 OTHER_NAN = torch.tensor([0x7FC00001], dtype=torch.int32).view(torch.float32)
@@ -56,3 +65,40 @@ def test_ulp_distance_counts_representable_values(expected_ulp, dtype, value, ot
 )
 def test_layout_is_compared_before_bits(expected, left, right):
     assert expected == layout_mismatch(left, right)
+
+
+@dataclass
+class Output:
+    sample: object
+    other: object = None
+
+
+ONE = torch.ones(1)
+
+
+@pytest.mark.parametrize(
+    ("expected", "left", "right"),
+    [
+        (None, ONE, torch.zeros(3)),
+        (None, (ONE, [ONE, None]), (ONE, [ONE, None])),
+        (None, Output(ONE, 3), Output(ONE, 3)),
+        (None, {"a": ONE}, {"a": ONE}),
+        ("None against a tensor", None, ONE),
+        ("a list against a tuple", [ONE], (ONE,)),
+        ("1 parts against 2 parts", (ONE,), (ONE, ONE)),
+        ("None against a tensor in part 1 in part other", Output(ONE, (ONE, None)), Output(ONE, (ONE, ONE))),
+        ("other names", {"a": ONE}, {"b": ONE}),
+        ("3 against 4 in part other", Output(ONE, 3), Output(ONE, 4)),
+        ("a object against a object, which cannot be compared", object(), object()),
+    ],
+    ids=["shapes", "nested", "dataclass", "dict", "None", "type", "length", "inside", "names", "number", "unknown"],
+)
+def test_results_must_be_built_alike(expected, left, right):
+    assert expected == structure_mismatch(left, right)
+
+
+def test_tensors_are_found_in_everything_that_holds_them():
+    one, two, three = map(torch.tensor, (1, 2, 3))
+    assert [1, 2, 3] == [int(found) for found in tensors_of([Output(one), {"a": (two, three)}])]
+    with pytest.raises(TypeError, match="not object"):
+        list(tensors_of(object()))

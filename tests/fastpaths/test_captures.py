@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from safetensors.torch import load, save
 
 from fuseproof.errors import FuseproofError
-from fuseproof.fastpaths.captures import METADATA_KEY, captured, read_capture, thin, to_bytes
+from fuseproof.fastpaths.captures import METADATA_KEY, captured, is_capture, read_capture, thin, to_bytes
 
 CPU = torch.device("cpu")
 
@@ -98,6 +99,7 @@ def changed(change: Callable[[dict[str, Any]], object]) -> Callable[[bytes], byt
         pytest.param("does not lie inside", changed(lambda d: d["arguments"][0].update(offset=-8)), id="before"),
         pytest.param("does not lie inside", changed(lambda d: d["arguments"][0].update(memory=9)), id="no such memory"),
         pytest.param("are not those of a call", changed(lambda d: d.update(memory_bytes=[1 << 60, 8])), id="too large"),
+        pytest.param("are not those of a call", changed(lambda d: d.update(memory_bytes=[1 << 37, 8])), id="too wide"),
         pytest.param("it has no 'weird'", changed(lambda d: d["arguments"][0].update(dtype="weird")), id="no dtype"),
         pytest.param("holds no captured call", changed(lambda d: d.update(arguments=3)), id="no arguments"),
         pytest.param("it has no 'place.99'", changed(lambda d: d["arguments"][0].update(place=99)), id="no values"),
@@ -110,6 +112,33 @@ def test_a_damaged_file_is_one_sentence(tmp_path, words, damage):
     with pytest.raises(FuseproofError, match=words) as raised:
         read_capture(path)
     assert "\n" not in raised.value.message
+
+
+def a_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def a_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(("words", "make"), [("it is a folder", a_folder), ("it is a named pipe", a_pipe)])
+def test_what_is_no_regular_file_is_one_sentence_at_once(tmp_path, words, make):
+    path = tmp_path / "call.safetensors"
+    make(path)
+    with pytest.raises(FuseproofError, match=f"cannot be read: {words}"):
+        read_capture(path)
+    assert not is_capture(path)
+
+
+def test_only_a_captured_call_of_ours_is_one(tmp_path):
+    arguments, outputs = packed_call()
+    path = kept(tmp_path, captured("site", "op", arguments, outputs, {}, {}))
+    assert is_capture(path)
+    path.write_bytes(save({"weight": torch.ones(3)}))
+    assert not is_capture(path), "somebody's model"
+    path.write_text("text", encoding="utf-8")
+    assert not is_capture(path)
 
 
 def test_a_missing_file_is_one_sentence(tmp_path):

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from fuseproof.errors import FuseproofError
-from fuseproof.fastpaths import certificates, mount
+from fuseproof.fastpaths import certificate_sources, load_user_sites, mount
+from fuseproof.fastpaths.certificate_sources import WHOLE_ROOM, Sources, kernel_hash
 from fuseproof.fastpaths.certificates import (
     Certificate,
     Place,
     default_path,
-    kernel_hash,
+    is_certificate,
     merged,
     place_here,
     read_certificate,
     reject_reason,
-    source_hashes,
     to_json,
 )
+from fuseproof.fastpaths.families import FAMILIES
 from tests.fastpaths.small_model import forwards, small_pipe
 
 H200 = Place(
@@ -35,7 +39,7 @@ KERNEL = "kernels/attention_mlp_gelu.py"
 def certificate(**changes):
     values = {
         "place": H200,
-        "sources": changes.get("sources") or {KERNEL: kernel_hash(KERNEL)},
+        "sources": Sources().of_site("gelu_tanh"),
         "keys": {"gelu_tanh": ("('gelu_tanh', 1)", "('gelu_tanh', 2)")},
         "launch_options": {"gelu_tanh": [{"num_warps": 4, "enable_fp_fusion": False}]},
         "cases": ({"site": "gelu_tanh", "values": "ties", "state": "equal"},),
@@ -93,41 +97,117 @@ def room(tmp_path, monkeypatch):
     (kernels / "rounding.py").write_text("from fuseproof.fastpaths.kernels.bits import R\n", encoding="utf-8")
     (kernels / "bits.py").write_text("R = 1\n", encoding="utf-8")
     (kernels / "other.py").write_text("x = 1\n", encoding="utf-8")
-    monkeypatch.setattr(certificates, "ROOM", tmp_path)
+    monkeypatch.setattr(certificate_sources, "ROOM", tmp_path)
     return tmp_path
 
 
 @pytest.mark.parametrize(
-    ("reason", "changed"),
+    ("is_another", "changed"),
     [
-        pytest.param("kernels/gelu.py has changed since", "gelu.py", id="the kernel"),
-        pytest.param("kernels/gelu.py has changed since", "rounding.py", id="what it imports"),
-        pytest.param("kernels/gelu.py has changed since", "bits.py", id="what that imports"),
-        pytest.param(None, "other.py", id="another kernel"),
+        pytest.param(True, "gelu.py", id="the kernel"),
+        pytest.param(True, "rounding.py", id="what it imports"),
+        pytest.param(True, "bits.py", id="what that imports"),
+        pytest.param(False, "other.py", id="another kernel"),
     ],
 )
-def test_a_changed_source_is_named(room, reason, changed):
-    made = certificate(sources={"kernels/gelu.py": kernel_hash("kernels/gelu.py")})
+def test_a_kernels_hash_covers_what_it_imports(room, is_another, changed):
+    before = kernel_hash("kernels/gelu.py")
     path = room / "kernels" / changed
     path.write_text(path.read_text(encoding="utf-8") + "# changed\n", encoding="utf-8")
-    found = reject_reason(made, H200)
-    assert reason is found if reason is None else str(found).startswith(reason)
+    assert is_another is (before != kernel_hash("kernels/gelu.py"))
 
 
-def test_a_source_that_is_gone_or_outside_is_named(room):
-    assert "kernels/gone.py is not here" == reject_reason(certificate(sources={"kernels/gone.py": "0" * 64}), H200)
-    outside = certificate(sources={"../kernels/gelu.py": kernel_hash("kernels/gelu.py")})
-    assert "../kernels/gelu.py is not here" == reject_reason(outside, H200)
+def without(name, sources):
+    return {other: sha256 for other, sha256 in sources.items() if other != name}
 
 
-def test_a_file_of_ones_own_counts_by_its_content(tmp_path):
+@pytest.mark.parametrize(
+    ("words", "sources"),
+    [
+        pytest.param(f"{KERNEL} has changed since", lambda s: {**s, KERNEL: "0" * 64}, id="changed"),
+        pytest.param(
+            f"it has no SHA-256 of {KERNEL}, which decides", lambda s: without(KERNEL, s), id="one is missing"
+        ),
+        pytest.param("it has no SHA-256 of", lambda s: {}, id="nothing at all"),
+        pytest.param(
+            "it has no SHA-256 of", lambda s: {f"../kernels/{n}": h for n, h in s.items()}, id="under other names"
+        ),
+    ],
+)
+def test_every_certified_site_must_rest_on_its_sources(words, sources):
+    made = certificate(sources=sources(Sources().of_site("gelu_tanh")))
+    assert words in (reject_reason(made, H200) or "")
+
+
+@pytest.mark.parametrize("module", FAMILIES.values())
+def test_every_built_in_site_has_sources(module):
+    family = importlib.import_module(module)
+    found = {site: Sources().of_site(site) for site in family.SITES}
+    assert [] == [site for site, sources in found.items() if not sources]
+    kernel_less = [site for site in family.SITES if site not in family.KERNELS_OF_SITE]
+    assert all(WHOLE_ROOM in found[site] or site == "guidance_step" for site in kernel_less)
+
+
+def test_names_in_a_certificate_are_never_opened(monkeypatch):
+    opened = []
+    monkeypatch.setattr(Path, "read_bytes", lambda path: opened.append(path) or b"")
+    monkeypatch.setattr(certificate_sources, "_with_imports", lambda name, _: frozenset({name}))
+    reject_reason(certificate(sources={"/etc/passwd": "0" * 64, "own:x": "0" * 64}), H200)
+    assert all(path.is_relative_to(certificate_sources.ROOM) for path in opened)
+
+
+SITE = """
+import sys
+sys.path.insert(0, {folder!r})
+import {helper}
+from fuseproof.fastpaths import UserSite
+SITES = [UserSite("mine", fused={helper}.fused, modules="norm_out")]
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A file of one's own that imports a helper beside it, loaded."""
+    helper = f"helper_of_{tmp_path.name}".replace("-", "_")
+    (tmp_path / f"{helper}.py").write_text("def fused(module, *args): ...\n", encoding="utf-8")
     file = tmp_path / "my_kernels.py"
-    file.write_text("SITES = 1\n", encoding="utf-8")
-    made = certificate(sources=source_hashes(["own:my_kernels.py"], [file]))
+    file.write_text(SITE.format(folder=str(tmp_path), helper=helper), encoding="utf-8")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    load_user_sites(file)
+    yield file, tmp_path / f"{helper}.py"
+    sys.modules.pop(helper)
+
+
+def own_certificate(file, **changes):
+    return certificate(sources=Sources([file]).of_site("mine"), keys={"mine": ("'key'",)}, **changes)
+
+
+def test_a_site_of_ones_own_rests_on_its_file_and_on_what_that_imports(own):
+    file, helper = own
+    made = own_certificate(file)
+    assert {"own:my_kernels.py", f"own:{helper.stem}", WHOLE_ROOM} <= set(made.sources)
     assert reject_reason(made, H200, [file]) is None
-    assert "own:my_kernels.py is not here" == reject_reason(made, H200)
-    file.write_text("SITES = 2\n", encoding="utf-8")
-    assert "own:my_kernels.py has changed since" in (reject_reason(made, H200, [file]) or "")
+    assert "mine is no built-in site" in (reject_reason(made, H200) or "")
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["the file", "what it imports"])
+def test_a_changed_file_of_ones_own_is_named(own, which):
+    made = own_certificate(own[0])
+    own[which].write_text(own[which].read_text(encoding="utf-8") + "# changed\n", encoding="utf-8")
+    name = "own:my_kernels.py" if which == 0 else f"own:{own[1].stem}"
+    assert f"{name} has changed since" in (reject_reason(made, H200, [own[0]]) or "")
+
+
+def test_a_module_that_was_loaded_then_and_is_not_now_is_named(own):
+    made = own_certificate(own[0])
+    later = dataclasses.replace(made, sources={**made.sources, "own:imported_later": "0" * 64})
+    assert "own:imported_later was loaded when mine was verified" in (reject_reason(later, H200, [own[0]]) or "")
+
+
+@pytest.mark.parametrize("name", ["torch", "json", "pytest", "fuseproof.errors"])
+def test_installed_modules_and_our_own_are_not_the_users(name):
+    importlib.import_module(name)
+    assert name not in dict(certificate_sources.loaded_user_modules())
 
 
 def broken(change):
@@ -144,10 +224,25 @@ def broken(change):
         pytest.param("its schema is not", "{}", id="another document"),
         pytest.param("its schema is not", "[]", id="no object"),
         pytest.param("holds NaN", to_json(certificate()).replace('"seed": 7', '"seed": NaN'), id="no JSON"),
-        pytest.param("KeyError", broken(lambda d: d.pop("keys")), id="no keys"),
-        pytest.param("where text was expected", broken(lambda d: d["keys"].update(gelu_tanh=[3])), id="key is no text"),
+        pytest.param("keys: Field required", broken(lambda d: d.pop("keys")), id="no keys"),
+        pytest.param(
+            "keys.gelu_tanh.0: Input should be a valid string",
+            broken(lambda d: d["keys"].update(gelu_tanh=[3])),
+            id="key is no text",
+        ),
         pytest.param("is no certificate", broken(lambda d: d.update(keys=[])), id="keys are a list"),
         pytest.param("is no certificate", broken(lambda d: d.update(place=None)), id="no place"),
+        pytest.param("versions: Field required", broken(lambda d: d["place"].pop("versions")), id="no versions"),
+        pytest.param(
+            "capability: Field required", broken(lambda d: d["place"]["card"].pop("capability")), id="no card"
+        ),
+        pytest.param("card.name", broken(lambda d: d["place"]["card"].update(name="")), id="a card without a name"),
+        pytest.param("sources./etc/passwd", broken(lambda d: d["sources"].update({"/etc/passwd": "x"})), id="no hash"),
+        pytest.param("seed", to_json(certificate()).replace('"seed": 7', '"seed": 1e400'), id="endless seed"),
+        pytest.param("seed", broken(lambda d: d.update(seed=-1)), id="negative seed"),
+        pytest.param("cases.0.site", broken(lambda d: d["cases"][0].update(site=["gelu_tanh"])), id="a site is a list"),
+        pytest.param("created", broken(lambda d: d.update(created="\x1b[2J")), id="no date"),
+        pytest.param("more: Extra inputs", broken(lambda d: d.update(more=1)), id="something more"),
         pytest.param("is no certificate", "[" * 100_000, id="too deep"),
     ],
 )
@@ -157,6 +252,50 @@ def test_a_file_that_is_none_is_one_sentence(tmp_path, words, text):
     with pytest.raises(FuseproofError, match=words) as raised:
         read_certificate(path)
     assert "\n" not in raised.value.message
+
+
+def test_versions_must_all_be_there():
+    few = dataclasses.replace(H200, versions={"torch": "2.11.0"})
+    assert "it does not say which triton" in (reject_reason(certificate(place=few), H200) or "")
+    none = dataclasses.replace(H200, versions={})
+    assert "it does not say which torch" in (reject_reason(certificate(place=none), H200) or "")
+
+
+def a_folder(path):
+    path.mkdir()
+
+
+def a_pipe(path):
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(("words", "make"), [("it is a folder", a_folder), ("it is a named pipe", a_pipe)])
+def test_what_is_no_regular_file_is_one_sentence_at_once(tmp_path, words, make):
+    path = tmp_path / "certificate.json"
+    make(path)
+    with pytest.raises(FuseproofError, match=f"cannot be read: {words}"):
+        read_certificate(path)
+    assert not is_certificate(path)
+
+
+def test_a_name_that_is_too_long_is_one_sentence(tmp_path):
+    with pytest.raises(FuseproofError, match="cannot be read: File name too long"):
+        read_certificate(tmp_path / ("x" * 5000))
+
+
+@pytest.mark.parametrize(
+    ("is_one", "text"),
+    [
+        (True, to_json(certificate())),
+        (True, '{"schema": "fuseproof.fastpath-certificate/0"}'),
+        (False, "{}"),
+        (False, ""),
+    ],
+)
+def test_only_a_certificate_is_replaced_by_one(tmp_path, is_one, text):
+    path = tmp_path / "certificate.json"
+    path.write_text(text, encoding="utf-8")
+    assert is_one is is_certificate(path)
 
 
 def test_a_file_that_is_missing_is_one_sentence(tmp_path):

@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from fuseproof.fastpaths import Gate, GateMode
+from fuseproof.fastpaths.operations import signature
+from fuseproof.fastpaths.reports import site_report
 
 KEY = ("shape", (4,))
 
@@ -42,8 +44,9 @@ def test_an_equal_key_runs_fused_from_then_on_without_the_reference():
         ("ValueError at first sight: no such block size", broken),
         ("layout differs from eager: dtype torch.bfloat16 against torch.float32", lambda: eager().bfloat16()),
         ("not bit-exact: 25.0000% of the values differ, by at most 0 ulp", lambda: torch.tensor([-0.0, 1, 2, 3])),
+        ("not bit-exact: 75.0000% of the values differ, by more than a million ulp", lambda: -eager() + 0.0),
     ],
-    ids=["one-ulp", "exception", "dtype", "minus-zero"],
+    ids=["one-ulp", "exception", "dtype", "minus-zero", "far"],
 )
 def test_a_different_key_is_rejected_with_its_reason_and_eager_is_returned(expected_reason, fused, caplog):
     gate = Gate("site")
@@ -94,6 +97,16 @@ def test_a_cuda_error_is_never_swallowed():
         Gate("site").run(KEY, device_fault, eager)
 
 
+def turning(first, *others):
+    """A computation that is another one at each call."""
+    forms = iter((first, *others))
+
+    def turn():
+        return next(forms)()
+
+    return turn
+
+
 def test_observe_runs_the_different_result_and_measures_it():
     gate = Gate("site", GateMode.OBSERVE)
     result = gate.run(KEY, one_ulp_off, eager)
@@ -102,7 +115,74 @@ def test_observe_runs_the_different_result_and_measures_it():
     assert {} == gate.rejections
 
 
-def test_off_trusts():
+def test_observe_compares_every_call_and_keeps_the_worst():
+    gate = Gate("site", GateMode.OBSERVE)
+    fused = turning(eager, eager, one_ulp_off, eager)
+    for _ in range(4):
+        gate.run(KEY, fused, eager)
+    assert (4, 4, 0) == (gate.calls_compared, gate.calls_fused, gate.verified_keys())
+    assert ("observed", "4 call(s) compared: up to 25.0000% of the values differ, by at most 1 ulp") == state(gate)
+
+
+def test_observe_says_so_where_nothing_differs():
+    gate = Gate("site", GateMode.OBSERVE)
+    for _ in range(2):
+        gate.run(KEY, eager, eager)
+    assert ("observed", "2 call(s) compared, no bit differs") == state(gate)
+    assert 1 == gate.verified_keys()
+
+
+def test_off_trusts_and_says_that_it_compared_nothing():
     gate = Gate("site", GateMode.OFF)
-    assert torch.equal(one_ulp_off(), gate.run(KEY, one_ulp_off, broken))
-    assert 0 == gate.first_sight_ms
+    for _ in range(2):
+        assert torch.equal(one_ulp_off(), gate.run(KEY, one_ulp_off, broken))
+    assert ("unchecked", "gate off: nothing was compared") == state(gate)
+    assert (2, 0, 0, frozenset()) == (
+        gate.calls_fused,
+        gate.first_sight_ms,
+        gate.verified_keys(),
+        gate.verified_key_texts(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("expected_reason", "later"),
+    [
+        ("ValueError when checked again: no such block size", broken),
+        ("not bit-exact when checked again: 25.0000% of the values differ, by at most 1 ulp", one_ulp_off),
+        ("layout differs from eager when checked again: shape torch.Size([1]) ", lambda: torch.ones(1)),
+    ],
+    ids=["exception", "one-ulp", "shape"],
+)
+def test_a_key_rejected_when_checked_again_is_verified_no_more(expected_reason, later):
+    gate = Gate("site", verifies_every_call=True)
+    fused = turning(eager, later)
+    for _ in range(2):
+        assert torch.equal(eager(), gate.run(KEY, fused, eager))
+    assert gate.rejections[KEY].reason.startswith(expected_reason)
+    assert (0, frozenset()) == (gate.verified_keys(), gate.verified_key_texts())
+
+
+def test_the_state_eager_tells_the_true_cause():
+    gate = Gate("site")
+    with torch.enable_grad():
+        gate.run(KEY, eager, eager)
+        gate.run(KEY, eager, eager)
+    gate.run_eager(eager, "nothing was held")
+    assert ("eager", "gradients are recorded (2 call(s)); nothing was held (1 call(s))") == state(gate)
+    gate.restart_counting()
+    assert "unreached" == state(gate)[0]
+
+
+def test_a_rejection_is_one_readable_line(caplog):
+    with caplog.at_level(logging.WARNING):
+        Gate("mine").run(("norm", signature(torch.ones(1, 7, 256).bfloat16()), 1e-06), one_ulp_off, eager)
+    assert [
+        "fast path mine rejected for norm, 1x7x256 bfloat16, 1e-06: "
+        "not bit-exact: 25.0000% of the values differ, by at most 1 ulp"
+    ] == caplog.messages
+
+
+def state(gate):
+    report = site_report("site", gate, None)
+    return report["state"], report["reason"]

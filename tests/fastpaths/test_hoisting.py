@@ -72,3 +72,36 @@ def test_inference_tensors_carry_no_count():
     with torch.inference_mode():
         made = torch.ones(2)
     assert (True, False) == (are_countable([torch.ones(2)]), are_countable([torch.ones(2), made]))
+
+
+def test_memory_that_a_source_left_is_not_given_to_another_while_its_result_is_held():
+    held, source = HeldResults(), torch.ones(1 << 16)
+    held.hold("key", (source,), torch.zeros(3))
+    for _ in range(20):
+        source.data = (source.data * 0.5).clone()
+        assert held.find("key", (source,)) is None
+
+
+def test_a_transposed_source_is_another_one():
+    held, source, _ = HeldResults(), torch.ones(2, 2), None
+    held.hold("key", (source,), torch.zeros(3))
+    source.data = source.data.t()
+    assert held.find("key", (source,)) is None
+
+
+def test_results_made_under_inference_mode_are_not_held():
+    held, source = HeldResults(), torch.ones(2)
+    with torch.inference_mode():
+        held.hold("key", (source,), source * 2)
+    assert 0 == len(held)
+
+
+def test_with_a_source_gone_the_result_is_let_go_but_the_key_stays_known():
+    held, kept, passing = HeldResults(), torch.ones(2), torch.ones(3)
+    held.hold("key", (kept, passing), torch.zeros(4))
+    entry = held.find("key", (kept, passing))
+    result = weakref.ref(entry.result)
+    del passing
+    assert result() is None
+    assert held.find("key", (kept, torch.ones(3))) is None
+    assert held.knows("key")

@@ -96,8 +96,12 @@ def test_a_loop_that_makes_a_timestep_for_each_branch_shares_what_lasts_the_requ
     reference = loop(pipe, inputs(), shares_timestep=False)
     with mount(pipe, sites=SITES) as mounted:
         assert torch.equal(reference, loop(pipe, inputs(), shares_timestep=False))
-        states = {name: entry["state"] for name, entry in mounted.report()["sites"].items()}
-    assert ["fused", "fused", "eager", "eager"] == [states[name] for name in SITES]
+        sites = mounted.report()["sites"]
+    assert ["fused", "fused", "eager", "eager"] == [sites[name]["state"] for name in SITES]
+    assert (
+        "its inputs were new tensors each time, so nothing held could be reused (5 call(s))"
+        in (sites["timestep_embedding"]["reason"])
+    )
 
 
 def test_a_second_request_never_sees_the_first_ones_results(pipe):
@@ -269,6 +273,19 @@ def test_a_forward_put_on_after_the_mount_survives_the_unmount(pipe):
     assert "forward" not in vars(pipe.transformer.pos_embed)
 
 
+def test_a_class_patched_while_mounted_is_heard_as_without_a_mount(pipe, monkeypatch):
+    eager = LongCatImageTransformer2DModel.forward
+
+    def halved(self, *args, **kwargs):
+        return (eager(self, *args, **kwargs)[0] * 0.5,)
+
+    with mount(pipe):
+        loop(pipe, inputs())
+        monkeypatch.setattr(LongCatImageTransformer2DModel, "forward", halved)
+        mounted = loop(pipe, inputs())
+    assert torch.equal(loop(pipe, inputs()), mounted)
+
+
 def test_a_mount_that_ended_is_not_entered_again(pipe):
     mounted = mount(pipe)
     mounted.unmount()
@@ -309,18 +326,29 @@ def test_gradients_run_eager_and_hold_nothing(pipe):
         assert 0 == sum(site["calls_fused"] for site in mounted.report()["sites"].values())
 
 
-def test_a_wrong_held_result_is_caught_at_first_sight(pipe):
+def test_a_wrong_held_result_is_caught_at_first_sight(pipe, monkeypatch):
     """If a module were not a function of its inputs, the gate must say so and eager must win."""
-    noisy = pipe.transformer.context_embedder
-    eager, ticks = noisy.forward, iter(range(100))
-    noisy.forward = lambda x: eager(x) + next(ticks) * 1e-3
+    linear, ticks = nn.functional.linear, iter(range(1000))
+    monkeypatch.setattr(nn.functional, "linear", lambda *args: linear(*args) + next(ticks) * 1e-3)
     with mount(pipe, sites="context_embedding") as mounted:
         loop(pipe, inputs())
         site = mounted.report()["sites"]["context_embedding"]
     assert "rejected" == site["state"]
     assert "not bit-exact" in site["reason"]
     assert 0 == site["calls_fused"]
-    assert noisy.forward(torch.zeros(1, 8)) is not None, "the forward found at mount time is back"
+
+
+def test_a_forward_of_ones_own_on_a_held_module_declines_and_is_back_after_the_unmount(pipe):
+    own = pipe.transformer.context_embedder
+    eager = own.forward
+    own.forward = lambda x: eager(x) * 2
+    reference, mine = loop(pipe, inputs()), own.forward
+    with mount(pipe) as mounted:
+        assert torch.equal(reference, loop(pipe, inputs()))
+        site = mounted.report()["sites"]["context_embedding"]
+    assert "declined" == site["state"]
+    assert "context_embedder has a hook or another forward, whose effect would be held" == site["reason"]
+    assert own.forward is mine
 
 
 @pytest.mark.parametrize(
@@ -363,3 +391,21 @@ def test_a_transformer_that_no_site_knows_is_left_alone():
         assert {} == mounted.report()["sites"]
         assert "no fast path knows Linear" in mounted.report()["reason"]
     assert "forward" not in vars(other.transformer)
+
+
+def test_mounting_inside_a_compiled_function_is_not_compiled(pipe):
+    graphs = []
+
+    def backend(graph, _inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    def work(x):
+        mounted = mount(pipe)
+        mounted.unmount()
+        return x + 1
+
+    with torch.no_grad():
+        result = torch.compile(work, backend=backend)(torch.ones(2))
+    assert torch.equal(torch.full((2,), 2.0), result)
+    assert 1 == len(graphs), "the addition; packing and putting back are none of its business"

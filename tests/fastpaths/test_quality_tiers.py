@@ -261,10 +261,10 @@ def test_a_lossless_mount_knows_no_approximate_site(able):
     [
         ("weights are on cpu; the tanh-GELU epilogue needs a CUDA device", torch.bfloat16, "linear_gelu"),
         ("weights are on cpu; FP8 matmuls need a CUDA device, sm_89 or newer", torch.bfloat16, "fp8_linear"),
-        ("weights are float32; FP8 matmuls replace bfloat16 ones", torch.float32, "fp8_linear"),
-        ("weights are float32; the GELU epilogue is used for bfloat16", torch.float32, "linear_gelu"),
+        ("weights are on cpu; FP8 matmuls need a CUDA device, sm_89 or newer", torch.float32, "fp8_linear"),
+        ("weights are on cpu; the tanh-GELU epilogue needs a CUDA device", torch.float32, "linear_gelu"),
     ],
-    ids=["epilogue-cpu", "fp8-cpu", "fp8-fp32", "epilogue-fp32"],
+    ids=["epilogue-cpu", "fp8-cpu", "fp8-cpu-fp32", "epilogue-cpu-fp32"],
 )
 def test_sites_decline_where_they_cannot_run_and_the_bits_are_those_of_eager(expected, dtype, name):
     pipe = make_pipe(dtype)

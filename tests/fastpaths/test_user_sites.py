@@ -236,6 +236,8 @@ def test_a_file_gives_its_sites_and_its_hash(tmp_path):
         pytest.param("neither modules nor replaces", GOOD.replace(", modules='norm_out'", ""), id="a bad site"),
         pytest.param("two sites are named", GOOD + "SITES *= 2\n", id="duplicate"),
         pytest.param("is no Python", "x = 'a\0b'\n", id="a zero byte"),
+        pytest.param("too deeply, or too long in one place", f"x = {'-' * 100_000}1\n", id="deep"),
+        pytest.param("fails in line 1: RecursionError", "(lambda f: f(f))(lambda f: f(f))\n", id="recursion"),
     ],
 )
 def test_a_fault_in_the_file_is_one_sentence(tmp_path, words, text):
@@ -250,3 +252,49 @@ def test_a_fault_in_the_file_is_one_sentence(tmp_path, words, text):
 def test_a_path_that_is_no_file(tmp_path, words, name):
     with pytest.raises(UsageError, match=words):
         load_user_sites(tmp_path / name)
+
+
+def test_what_a_file_prints_goes_to_stderr_and_what_it_switches_is_put_back(tmp_path, capsys, caplog):
+    file = tmp_path / "my_kernels.py"
+    file.write_text(f"import torch\nprint('noise')\ntorch.set_default_dtype(torch.float64)\n{GOOD}", encoding="utf-8")
+    load_user_sites(file)
+    assert ("", "noise\n") == capsys.readouterr()
+    assert torch.float32 == torch.get_default_dtype()
+    assert "changed torch's default dtype while it was imported" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "pattern", ["norm_out", "transformer_blocks.*.attn.norm_*", "proj_out", "transformer_blocks.0"]
+)
+def test_a_site_that_writes_into_its_input_changes_no_bit_of_the_picture(pipe, pattern):
+    def spoiling(module, *args, **kwargs):
+        result = type(module).forward(module, *args, **kwargs)
+        for tensor in (*args, *kwargs.values()):
+            if isinstance(tensor, torch.Tensor):
+                tensor.zero_()
+        return result
+
+    eager = forwards(pipe)
+    with mount(pipe, user_sites=[UserSite("mine", fused=spoiling, modules=pattern)]) as mounted:
+        assert torch.equal(eager, forwards(pipe))
+        site = mounted.report()["sites"]["mine"]
+    assert ("rejected", 0) == (site["state"], site["calls_fused"])
+    assert "wrote into its input" in site["reason"]
+
+
+@pytest.mark.parametrize(("gate", "state", "verified"), [("off", "unchecked", 0), ("observe", "observed", 1)])
+def test_a_gate_that_does_not_enforce_has_a_state_of_its_own(pipe, gate, state, verified):
+    own = UserSite("my_norm", fused=layer_norm, modules=NORM2)
+    with mount(pipe, gate=gate, user_sites=[own]) as mounted:
+        forwards(pipe)
+        sites = mounted.report()["sites"]
+    assert (state, 3, verified) == tuple(sites["my_norm"][name] for name in ("state", "calls_fused", "verified_keys"))
+    assert state == sites["rotary_tables"]["state"], "built-in sites too"
+
+
+def test_observing_every_call_of_every_site_changes_no_bit_where_none_differs(pipe):
+    eager = forwards(pipe)
+    with mount(pipe, gate="observe") as mounted:
+        assert torch.equal(eager, forwards(pipe))
+        sites = mounted.report()["sites"]
+    assert "9 call(s) compared, no bit differs" == sites["packed_blocks"]["reason"]

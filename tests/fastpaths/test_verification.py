@@ -11,8 +11,9 @@ from fuseproof.fastpaths import UserSite
 from fuseproof.fastpaths.call_layouts import layout_of
 from fuseproof.fastpaths.check_values import EDGE_VALUES, FINITE_BF16, VALUES, filler
 from fuseproof.fastpaths.kernels import gated_residual
+from fuseproof.fastpaths.prepared_calls import real_module
 from fuseproof.fastpaths.tracing import SiteCall
-from fuseproof.fastpaths.verification import Case, State, cases_for, certified_keys, check, real_module
+from fuseproof.fastpaths.verification import Case, State, cases_for, certified_keys, check, check_call
 
 CPU = torch.device("cpu")
 
@@ -62,7 +63,7 @@ def writes_its_input(residual, update, gate, text_gate=None, text_rows=0, out=No
         pytest.param(State.EQUAL, None, exact, id="exact"),
         pytest.param(State.EQUAL, None, exact_in_place, id="exact in place"),
         pytest.param(State.DIFFERS, "not bit-exact", rounds_once, id="one rounding less"),
-        pytest.param(State.DIFFERS, "not bit-exact", forgets_a_row, id="a row nobody writes"),
+        pytest.param(State.DIFFERS, "bit", forgets_a_row, id="a row nobody writes"),
         pytest.param(State.DIFFERS, "", writes_its_input, id="an input was written"),
         pytest.param(State.DIFFERS, "ZeroDivisionError at first sight", lambda *_, **__: 1 / 0, id="raises"),
     ],
@@ -77,6 +78,45 @@ def test_a_site_of_ones_own_is_judged(state, words, fused):
 def test_one_rounding_less_is_found_by_ties():
     outcome = check(Case(residual_call(own(rounds_once), "mine"), "odd", "ties"), CPU)
     assert State.DIFFERS == outcome.state
+
+
+def wrong_where_constant(residual, update, gate, text_gate=None, text_rows=0, out=None):
+    result = gated_residual.reference(residual, update, gate, text_gate, text_rows)
+    return result + 1 if bool((residual == residual.flatten()[0]).all()) else result
+
+
+def call_of_constants(value):
+    """A fill that a gate decides nothing about: one value throughout."""
+    return lambda block: block.fill_(value)
+
+
+@pytest.mark.parametrize(
+    ("state", "fused", "value"),
+    [
+        pytest.param(State.EQUAL, exact, 2.0, id="constant"),
+        pytest.param(State.EQUAL, exact, float("nan"), id="NaN"),
+        pytest.param(State.DIFFERS, wrong_where_constant, 2.0, id="wrong where constant"),
+    ],
+)
+def test_values_that_prove_nothing_can_still_show_a_fault(state, fused, value):
+    outcome = check_call(residual_call(own(fused), "mine"), CPU, call_of_constants(value), "odd", "constant")
+    assert (state, frozenset()) == (outcome.state, outcome.keys), outcome.reason
+
+
+def test_a_site_whose_functions_fail_is_an_outcome():
+    def fails(*_, **__):
+        raise ValueError("no such luck")
+
+    for state, words, site in (
+        (State.DECLINES, "no such luck", own(exact, reject_reason=fails)),
+        (State.DIFFERS, "no such luck", own(exact, reference=fails)),
+        (State.DIFFERS, "no such luck", own(fails)),
+        (State.DIFFERS, "returns something else than eager", own(lambda *_, **__: "text")),
+    ):
+        outcome = check(Case(residual_call(site, "mine"), "odd", "random"), CPU)
+        assert (state, frozenset()) == (outcome.state, outcome.keys)
+        assert words in str(outcome.reason)
+        assert "\n" not in str(outcome.reason)
 
 
 def test_a_reason_declines_and_certifies_nothing():

@@ -36,6 +36,9 @@ CONFIG: dict[str, Any] = {
     "device": "cpu",
     "generator_device": "cpu",
     "enable_torch_compile": False,
+    "performance_mode": "auto",
+    "negative_prompt": "",
+    "image_sha256": [],
     "warmup_mode": "request",
     "warmup_steps": 1,
     "resolved_revision": None,
@@ -122,6 +125,8 @@ class Run:
     log_tail: Sequence[str] = ()
     output_overrides: Mapping[str, Any] = field(default_factory=dict)
     has_dump: bool = True
+    warnings: Sequence[str] = ()
+    environment: Mapping[str, Any] | None = None
 
 
 class CampaignBuilder:
@@ -309,8 +314,10 @@ class CampaignBuilder:
                 "outputs": [],
                 "fastpaths": {"sites": run.sites or {}},
                 "graphs": dict(run.graphs),
-                "warnings": [],
+                "warnings": list(run.warnings),
             }
+        if run.environment is not None:
+            dump["environment"] = dict(run.environment)
         return dump
 
     def write(self) -> Path:

@@ -83,7 +83,7 @@ def test_sign_convention(tmp_path: Path, rows: Sequence[Sequence[float]], expect
 def test_summary_has_a_line_for_verdict_each_timer_outputs_and_memory(tmp_path: Path) -> None:
     lines = analysed(CampaignBuilder(tmp_path / "c").blocks(FASTER, denoise_s=5.0)).summary_lines()
     timers = ["Worker E2E (primary)", "Denoise (descriptive)"]
-    starts = ["FASTER: panda", *timers, "Outputs: identical", "Memory:", "note: "]
+    starts = ["FASTER: panda", *timers, "Outputs: identical", "Memory:", "note: ", "claimed: panda: ", "8 records: "]
     assert starts == [line.strip()[: len(start)] for line, start in zip(lines, starts, strict=True)]
 
 

@@ -155,7 +155,7 @@ def test_unknown_keys_of_later_versions_are_ignored(tmp_path: Path) -> None:
     campaign = create(tmp_path / "c")
     save_block(campaign, 1, 1, "d")
     record = campaign.slots()[0]
-    assert record == SlotRecord.from_json(record.to_json() | {"gpu": {}})
+    assert record == SlotRecord.from_json(record.to_json() | {"of_a_later_version": {}})
 
 
 def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

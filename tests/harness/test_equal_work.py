@@ -19,13 +19,20 @@ from tests.harness.campaign_builder import CampaignBuilder, Run
 TIMES = {"A": 10.0, "B": 9.5}
 
 
-def campaign(folder: Path, baseline: Mapping[str, Any], candidate: Mapping[str, Any], **plan: Any) -> CampaignAnalysis:
+def campaign_builder(
+    folder: Path, baseline: Mapping[str, Any], candidate: Mapping[str, Any], **plan: Any
+) -> CampaignBuilder:
     """Two blocks whose runs differ by arm in the given Run fields."""
     builder = CampaignBuilder(folder / "c", **plan)
     fields = {"A": baseline, "B": candidate}
     for index, way in enumerate(("ABBA", "BAAB")):
         builder.block([Run(**({"worker_s": TIMES[arm]} | dict(fields[arm]))) for arm in way], block=index + 1)
-    return analyse(Campaign.open(builder.write()))
+    return builder
+
+
+def campaign(folder: Path, baseline: Mapping[str, Any], candidate: Mapping[str, Any], **plan: Any) -> CampaignAnalysis:
+    """The same, analysed."""
+    return analyse(Campaign.open(campaign_builder(folder, baseline, candidate, **plan).write()))
 
 
 @pytest.mark.parametrize(
@@ -54,6 +61,14 @@ def campaign(folder: Path, baseline: Mapping[str, Any], candidate: Mapping[str, 
             "enable_torch_compile: false against true",
             id="compile, undeclared",
         ),
+        pytest.param(
+            {"config": {"performance_mode": "manual"}},
+            "performance_mode: auto against manual",
+            id="residency, undeclared",
+        ),
+        pytest.param({"config": {"negative_prompt": "blur"}}, "negative_prompt:", id="negative prompt"),
+        pytest.param({"config": {"image_sha256": ["b" * 64]}}, "image_sha256:", id="input picture"),
+        pytest.param({"config": {"generator_device": "cuda"}}, "generator_device: cpu against cuda", id="generator"),
         pytest.param({"output_overrides": {"width": 32}}, "geometry", id="size made"),
         pytest.param({"pictures": (1, 2)}, "number of outputs: 1 against 2", id="outputs made"),
         pytest.param({"worker_s": 0.5}, "excessive speed-up", id="twenty times faster"),
@@ -76,7 +91,7 @@ def test_undeclared_difference_is_invalid_and_prints_no_ratio(
 @pytest.mark.parametrize(
     "work",
     [
-        pytest.param({"transformer_calls": 16, "transformer_tokens": 4096}, id="half the calls"),
+        pytest.param({"transformer_calls": 16, "transformer_tokens": 2048}, id="half the calls"),
         pytest.param({"transformer_calls": 32, "transformer_tokens": 2048}, id="half the tokens"),
     ],
 )
@@ -84,6 +99,63 @@ def test_half_of_the_transformer_work_is_invalid(tmp_path: Path, work: dict[str,
     analysis = campaign(tmp_path, {"work": {"transformer_calls": 32, "transformer_tokens": 4096}}, {"work": work})
     assert 6 == analysis.exit_code()
     assert "transformer" in analysis.cells[0].equal_work.differences[0]
+
+
+def test_the_same_tokens_in_fewer_calls_are_shown_and_compared(tmp_path: Path) -> None:
+    two_by_two = {"transformer_calls": 16, "transformer_tokens": 4096}
+    (cell,) = campaign(tmp_path, {"work": {**two_by_two, "transformer_calls": 32}}, {"work": two_by_two}).cells
+    assert Word.FASTER is cell.word
+    assert "transformer calls: [32] against [16]" in cell.equal_work.notes
+
+
+@pytest.mark.parametrize(
+    ("baseline", "candidate", "said"),
+    [
+        pytest.param(
+            {"allow_tf32": {"matmul": False, "cudnn": True}},
+            {"allow_tf32": {"matmul": True, "cudnn": True}},
+            'TF32 policy: {"matmul": false, "cudnn": true} against {"matmul": true, "cudnn": true}',
+            id="TF32",
+        ),
+        pytest.param(
+            {"numerics": {"autocast": None}},
+            {"numerics": {"autocast": "bfloat16"}},
+            'rounding policy: {"autocast": null} against {"autocast": "bfloat16"}',
+            id="autocast",
+        ),
+        pytest.param({"torch_threads": 1}, {"torch_threads": 8}, "torch threads: 1 against 8", id="threads"),
+        pytest.param(
+            {"libraries": {"torch": "2.12.0"}},
+            {"libraries": {"torch": "2.13.0"}},
+            "torch version: 2.12.0 against 2.13.0",
+            id="torch",
+        ),
+    ],
+)
+def test_other_software_is_unequal_work_unless_the_arms_are_other_programs(
+    tmp_path: Path, baseline: dict[str, Any], candidate: dict[str, Any], said: str
+) -> None:
+    arms = {"environment": baseline}, {"environment": candidate}
+    undeclared = campaign(tmp_path / "undeclared", *arms)
+    assert (6, (said,)) == (undeclared.exit_code(), undeclared.cells[0].equal_work.differences)
+    builder = campaign_builder(tmp_path / "declared", *arms)
+    builder.plan["arms"]["candidate"]["env"] = {"TORCH_SETTINGS": "other"}
+    (declared,) = analyse(Campaign.open(builder.write())).cells
+    assert ((), (said,)) == (declared.equal_work.differences, declared.equal_work.declared)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "said"),
+    [
+        pytest.param({"scheduler": {"class": "Euler", "shift": 5.0}}, "scheduler: ", id="shift"),
+        pytest.param({"scheduler": {"class": "Heun", "shift": 3.0}}, "scheduler: ", id="scheduler"),
+    ],
+)
+def test_another_scheduler_is_other_work(tmp_path: Path, candidate: dict[str, Any], said: str) -> None:
+    baseline = {"environment": {"scheduler": {"class": "Euler", "shift": 3.0}}}
+    analysis = campaign(tmp_path, baseline, {"environment": candidate})
+    assert 6 == analysis.exit_code()
+    assert analysis.cells[0].equal_work.differences[0].startswith(said)
 
 
 def test_model_content_must_agree(tmp_path: Path) -> None:
@@ -97,6 +169,7 @@ def test_model_content_must_agree(tmp_path: Path) -> None:
         pytest.param("backend", ("diffusers", "native"), ("--backend diffusers", "--backend native"), id="backend"),
         pytest.param("dtype", ("float32", "bfloat16"), ("", "--dtype=bfloat16"), id="dtype"),
         pytest.param("enable_torch_compile", (False, True), ("", "--enable-torch-compile"), id="compile"),
+        pytest.param("performance_mode", ("auto", "manual"), ("", "--performance-mode manual"), id="residency"),
     ],
 )
 def test_declared_difference_is_the_experiment(
@@ -117,6 +190,14 @@ def skipping(calls: int, skipped: list[int], tokens: int = 64) -> dict[str, Any]
         "config": {"quality": quality, "guidance_skipped_steps": skipped},
         "work": {"transformer_calls": calls, "transformer_tokens": calls * tokens},
     }
+
+
+def test_the_longer_warm_up_of_a_declared_quality_that_skips_guidance_is_declared(tmp_path: Path) -> None:
+    candidate = skipping(15, [7])
+    candidate["config"]["warmup_steps"] = 5
+    (cell,) = campaign(tmp_path, skipping(16, []), candidate, candidate_flags="--quality high").cells
+    assert () == cell.equal_work.differences
+    assert any(text.startswith("warmup_steps: 1 against 5") for text in cell.equal_work.declared)
 
 
 def test_guidance_branches_that_a_declared_quality_skips_are_declared(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from fuseproof.harness.perf.comparison import (
     compare_dumps,
     distinct_labels,
     merged_order,
-    step_statistics,
 )
 from fuseproof.harness.perf.dump import read_perf_dump
 from fuseproof.harness.perf.memory import memory_claim
+from fuseproof.harness.perf.steps import step_statistics
 from fuseproof.harness.perf.text import escape_cell, latency_phrase, render_comparison
 from tests.harness.perf_dump_files import KLEIN, LONGLIVE2, peaks, stage_list, step_list, write_dump
 
@@ -161,7 +161,17 @@ def test_unsteady_steps_are_noted_and_leave_the_stage_alone(tmp_path: Path) -> N
     comparison = compare(tmp_path, changes, changes)
     assert comparison.times[1].baseline_ms == 1109.0
     assert "denoise step 0 (904.0 ms), 1 (31.0 ms) is far from the steady 87.0 ms" in comparison.warnings[0]
-    assert table_line(render_comparison(comparison), "left out") == "| left out | 0, 1 | 0, 1 |"
+    line = table_line(render_comparison(comparison), "step left out")
+    assert "| step left out (counted from 0) | step 0, step 1 | step 0, step 1 |" == line
+
+
+def test_means_are_over_the_same_steps_in_both_runs(tmp_path: Path) -> None:
+    cold, warm = step_list(500.0, 80.0, 80.0, 80.0), step_list(100.0, 80.0, 80.0, 80.0)
+    comparison = compare(tmp_path, {"denoise_steps_ms": warm}, {"denoise_steps_ms": cold})
+    assert [(), (0,)] == [entry.unsteady_steps for entry in comparison.steps if entry]
+    assert 2 * [(80.0, (0,))] == [(entry.mean_ms, entry.left_out_steps) for entry in comparison.steps if entry]
+    other = compare(tmp_path, {"denoise_steps_ms": warm[:3]}, {"denoise_steps_ms": cold})
+    assert [(), (0,)] == [entry.left_out_steps for entry in other.steps if entry]
 
 
 def test_denoise_is_not_available_without_stage_and_steps(tmp_path: Path) -> None:

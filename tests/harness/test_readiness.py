@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 from fuseproof.errors import InvalidMeasurementError
 from fuseproof.harness.campaign.folder import Campaign, utc_text
-from fuseproof.harness.campaign.readiness import Readiness, refuse_leftovers
+from fuseproof.harness.campaign.readiness import Readiness, refuse_leftovers, unwatched_gpus_remark
 from fuseproof.harness.campaign.records import SlotRecord
 from fuseproof.harness.machine.activity import ActiveProcess, Activity
 from fuseproof.harness.machine.gpus import ComputeProcess, GpuSurvey, parse_gpus
@@ -32,6 +33,14 @@ def survey(*used_mib: int, processes: tuple[ComputeProcess, ...] = ()) -> GpuSur
 
 
 FOREIGN = (ComputeProcess("GPU-1", 4242, "python", 900.0),)
+INSTANCE = "MIG-1234"
+
+
+def with_facts(**facts: Any) -> GpuSurvey:
+    """One idle card, but for ``facts``; a process on its MIG instance where it has one."""
+    (gpu,) = survey(4).gpus
+    processes = (ComputeProcess(INSTANCE, 4242, "python", None),) if "mig_devices" in facts else ()
+    return GpuSurvey((replace(gpu, **facts),), processes)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +51,10 @@ FOREIGN = (ComputeProcess("GPU-1", 4242, "python", 900.0),)
         pytest.param(survey(4, 900, processes=FOREIGN), "0", None, id="on-another-card"),
         pytest.param(survey(5120), None, "5120 MiB", id="memory-of-another-container"),
         pytest.param(survey(5120), "", None, id="no-card-visible"),
+        pytest.param(with_facts(utilization_percent=40.0), None, "40 % busy", id="at-work"),
+        pytest.param(with_facts(utilization_percent=5.0), None, None, id="hardly-at-work"),
+        pytest.param(with_facts(memory_used_mib=None, utilization_percent=None), None, None, id="tells-nothing"),
+        pytest.param(with_facts(mig_devices=(INSTANCE,)), None, "python (pid 4242)", id="foreign-on-mig-instance"),
         pytest.param(GpuSurvey(reason="no nvidia-smi"), None, None, id="no-gpu"),
     ],
 )
@@ -68,6 +81,18 @@ def test_busy_processes_are_named_and_may_be_waited_for(monkeypatch: pytest.Monk
     assert f"Other processes use 1.3 of 2 cores: {named}." == caught.value.message
     assert (caught.value.next_step or "").startswith("Wait until they are done or end them")
     assert (caught.value.next_step or "").endswith("disturbed slots are marked and cap the verdict.")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "program", "is_told"),
+    [
+        pytest.param(GpuSurvey(reason="nvidia-smi did not answer"), "sh", True, id="hanging"),
+        pytest.param(GpuSurvey(reason="was not found"), "no-such-program", False, id="no-driver"),
+        pytest.param(survey(4), "sh", False, id="seen"),
+    ],
+)
+def test_gpus_that_nobody_can_look_at_are_told(gpus: GpuSurvey, program: str, is_told: bool) -> None:
+    assert is_told == (unwatched_gpus_remark(gpus, program) is not None)
 
 
 def running_slot(directory: Path, **facts: Any) -> Campaign:

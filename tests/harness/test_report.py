@@ -33,6 +33,7 @@ SECTIONS = (
     "Environment",
     "Reproduce",
     "Limitations",
+    "Claims",
 )
 FILES = ("SHA256SUMS", "report.html", "report.json", "report.md")
 HOSTILE = (
@@ -293,7 +294,8 @@ def test_lost_runs_are_counted_with_their_reasons(tmp_path: Path) -> None:
     failed = Run(state="invalid", reason_code="TIMEOUT", reason="it did not end within 60 s", log_tail=("last words",))
     builder.block([gone, failed], block=3).block([failed], block=3, attempt=2)
     text = written(builder)["report.md"]
-    assert "Runs: 8 counted, 1 discarded warm-up; 2 invalid, 1 superseded. All are kept on disk." in text
+    line = "12 records: 8 accepted, 1 discarded warm-up, 2 invalid because TIMEOUT (2), 1 superseded."
+    assert f"{line} All are kept on disk. Blocks begun again: panda block 3 (2 attempts)." in text
     assert "**panda**: block 3 lost: candidate TIMEOUT in panda/03.2-1-B: it did not end within 60 s" in text
     assert "last words" in text
     assert "Note: the campaign is failed: 2 of 3 planned blocks are complete" in text
@@ -337,7 +339,8 @@ def test_campaign_without_a_slot_still_renders(tmp_path: Path, status: str) -> N
     text = written(CampaignBuilder(tmp_path / "campaign", status=status, cells=("one", "two")))["report.md"]
     assert list(SECTIONS) == re.findall(r"^## (.+)$", text, re.MULTILINE)
     assert "2 INCONCLUSIVE" in text
-    assert f"the campaign is {status}: 0 of 4 planned blocks" in text
+    shown = "unfinished (it still runs, or was killed; --resume goes on)" if status == "running" else status
+    assert f"the campaign is {shown}: 0 of 4 planned blocks" in text
 
 
 def test_odd_file_names_reach_every_file(tmp_path: Path) -> None:

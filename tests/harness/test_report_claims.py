@@ -184,7 +184,8 @@ def test_save_and_load_have_numbers_and_no_word(tmp_path: Path) -> None:
     verdicts = {row[2].strip(): row[-2].strip() for row in rows}
     assert ("not judged", "not judged", "SAME") == (verdicts["Save"], verdicts["Load"], verdicts["Denoise"])
     assert "0.5000 → 0.5000 (0.00%)" in render_markdown(analysis)
-    assert any("Save (descriptive): not judged, 0.5000 → 0.5000 s" in line for line in analysis.summary_lines())
+    save = "Save (descriptive): not judged, geometric means 0.5000 → 0.5000 s"
+    assert any(save in line for line in analysis.summary_lines())
     found = {metric["name"]: metric for metric in analysis.to_json()["cells"][0]["metrics"]}
     assert (False, None) == (found["save"]["is_judged"], found["save"]["verdict"]["word"])
     assert 0.5 == found["save"]["verdict"]["comparison"]["baseline"]["mean_s"]

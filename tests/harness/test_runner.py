@@ -121,6 +121,26 @@ def test_a_lost_block_starts_again_in_the_same_orientation_after_a_warmup(tmp_pa
     assert [told] == notes.remarks
 
 
+@pytest.mark.parametrize(
+    ("retries", "lost", "status"),
+    [
+        pytest.param(0, ("01-3-B",), "failed", id="none"),
+        pytest.param(1, ("01-3-B",), "complete", id="one"),
+        pytest.param(2, ("01-3-B", "01.2-3-B"), "complete", id="two"),
+        pytest.param(2, ("01-3-B", "01.2-3-B", "01.3-3-B"), "failed", id="two, not enough"),
+    ],
+)
+def test_a_plan_says_how_often_a_lost_block_is_begun_again(
+    tmp_path: Path, retries: int, lost: tuple[str, ...], status: str
+) -> None:
+    campaign = create(tmp_path / "c", blocks=1, retries=retries)
+    executor = ScriptedExecutor({f"cell/{name}": "KILLED" for name in lost})
+    assert status == run(campaign, executor).status
+    assert 1 + min(retries, len(lost)) == campaign.attempts("cell", 1)
+    kept = [slot.reason_code for slot in Campaign.open(campaign.directory).slots() if slot.state == "invalid"]
+    assert ["KILLED"] * len(lost) == kept
+
+
 def test_a_block_lost_twice_is_given_up(tmp_path: Path) -> None:
     campaign = create(tmp_path / "c", cells=[{"name": "one"}, {"name": "two"}])
     executor, notes = ScriptedExecutor({"one/01-2-B": "KILLED", "one/01.2-4-A": "TIMEOUT"}), Notes()

@@ -352,3 +352,34 @@ def test_a_verdict_survives_strict_json() -> None:
     assert verdict.comparison is not None
     assert verdict.comparison.reduction == data["comparison"]["reduction"]
     assert json.loads(json.dumps(decide([]).to_json(), allow_nan=False))["comparison"] is None
+
+
+ONE_SLOW = (3.80, 3.78, 4.30, 3.82)
+"""A1 B1 B2 A2 with one slow candidate: the arithmetic means are further apart than the geometric ones."""
+
+
+def test_the_printed_means_give_the_printed_effect() -> None:
+    comparison = decide([Block("ABBA", ONE_SLOW), Block("BAAB", (3.9, 3.7, 4.4, 3.8))]).comparison
+    assert comparison is not None
+    means = comparison.candidate.geometric_mean_s / comparison.baseline.geometric_mean_s
+    assert pytest.approx(1 - means, abs=1e-12) == comparison.reduction
+
+
+@pytest.mark.parametrize(
+    ("warned", "seconds"),
+    [
+        pytest.param(False, ((10.0, 9.5, 9.51, 10.02), (9.52, 10.01, 10.03, 9.5)), id="quiet"),
+        pytest.param(True, ((10.0, 8.0, 13.0, 10.0), (8.0, 10.0, 10.0, 13.0)), id="size"),
+        pytest.param(True, ((10.0, 9.43, 10.59, 10.0), (9.43, 10.0, 10.0, 10.59)), id="sign"),
+        pytest.param(False, ((10.0, 9.999, 10.002, 10.0), (9.999, 10.0, 10.0, 10.002)), id="sign of nothing"),
+    ],
+)
+def test_a_point_estimate_is_not_quoted_where_the_forms_disagree(
+    warned: bool, seconds: tuple[tuple[float, float, float, float], ...]
+) -> None:
+    blocks = [Block(way, row) for way, row in zip(MIRRORED_ORDER, seconds, strict=False)]
+    verdict = decide(blocks)
+    assert warned == ("MEAN_MEDIAN_DISAGREE" in codes(verdict.warnings))
+    if warned:
+        (reason,) = [reason for reason in verdict.warnings if reason.code == "MEAN_MEDIAN_DISAGREE"]
+        assert "(arithmetic)" in reason.detail and "(log-ratio form)" in reason.detail

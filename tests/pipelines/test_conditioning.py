@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.pipelines.conditioning import as_rgb, canvas_size, read_conditioning_image
@@ -152,6 +152,13 @@ def test_of_an_animation_the_first_frame_is_taken() -> None:
     image = as_input(encoded(frames[0], save_all=True, append_images=frames[1:]))
     assert "first of 3 frames" in image.conversions
     assert frames[0].tobytes() == image.pixels.tobytes()
+
+
+def test_no_other_format_is_opened() -> None:
+    buffer = io.BytesIO()
+    picture(16, 16).save(buffer, "EPS")
+    with pytest.raises(UnidentifiedImageError):
+        as_input(buffer.getvalue())
 
 
 @pytest.mark.parametrize("size", [(161, 10), (10, 161), (1000, 3)])

@@ -266,9 +266,9 @@ def test_long_prompts_are_refused_before_weights_are_read(tiny_edit_folder: Path
     for component in ("transformer", "vae", "text_encoder"):
         shutil.rmtree(folder / component)
     refuse_prompts_before_loading(checkpoint, [edit_request(), edit_request(prompt="\u732b" * 170)])
-    with pytest.raises(UsageError, match="has 600 tokens"):
+    with pytest.raises(UsageError, match="The prompt has 600 tokens"):
         refuse_prompts_before_loading(checkpoint, [edit_request(), edit_request(prompt="x" * 600)])
-    with pytest.raises(UsageError, match="has 513 tokens"):
+    with pytest.raises(UsageError, match="The negative prompt has 513 tokens"):
         refuse_prompts_before_loading(checkpoint, [edit_request(negative_prompt="\u732b" * 171)])
 
 

@@ -231,6 +231,24 @@ def test_a_path_that_is_nothing_is_one_sentence(path: str) -> None:
     assert repr(path) in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("tiny", "published", "path"),
+    [
+        ("longcat-image", "meituan-longcat/LongCat-Image", "longcat-image"),
+        ("longcat-image-edit", "meituan-longcat/LongCat-Image-Edit", "longcat-image-edit"),
+        ("longcat-image-edit-turbo", "meituan-longcat/LongCat-Image-Edit-Turbo", "LongCat-Image-Edit-Turbo"),
+    ],
+)
+def test_the_name_of_a_family_is_answered_with_what_has_that_family(tiny: str, published: str, path: str) -> None:
+    with pytest.raises(FuseproofError) as caught:
+        resolve_model(path, None)
+    expected = (
+        f"Try embedded:{tiny} (tiny, random weights) or {published} (the published model), "
+        "or add --load-format dummy for its released geometry."
+    )
+    assert expected == caught.value.next_step
+
+
 def test_an_unknown_embedded_name_lists_what_exists() -> None:
     with pytest.raises(UsageError, match=r"'flux'.*embedded:longcat-image"):
         resolve_model("embedded:flux", None)

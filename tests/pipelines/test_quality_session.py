@@ -36,6 +36,7 @@ REQUEST = GenerationRequest(
     quality="lossless",
 )
 HIGH = replace(REQUEST, quality="high")
+SKIPPED = "guidance was skipped in 1 of 5 steps, a rule of quality high: these bits are not those of lossless"
 EXTRA_HIGH = replace(REQUEST, quality="extra-high")
 
 
@@ -100,7 +101,14 @@ def test_a_warm_up_meets_every_kind_of_step_that_the_request_has(pipe, expected,
             opened.warm_up(request_, steps=steps)
         finally:
             handle.remove()
+        assert opened.warmup_steps == (expected + 1) // 2
     assert expected == len(seen)
+
+
+def test_diffusers_has_one_kind_of_step_and_needs_no_longer_warm_up(pipe):
+    with session(pipe, backend="diffusers") as opened:
+        opened.warm_up(HIGH, steps=1)
+        assert 1 == opened.warmup_steps
 
 
 def test_a_failing_request_ends_its_quality(pipe, with_linear_gelu, monkeypatch):
@@ -142,8 +150,8 @@ def test_skipped_guidance_shows_in_the_work_counters(pipe, calls, skipped, chang
     ("expected", "request_", "settings"),
     [
         ([], REQUEST, {}),
-        (["approximate sites ran: guidance_skip: these bits are not those of lossless"], HIGH, {}),
-        (["approximate sites ran: guidance_skip: these bits are not those of lossless"], HIGH, {"fastpaths": "off"}),
+        ([SKIPPED], HIGH, {}),
+        ([SKIPPED], HIGH, {"fastpaths": "off"}),
         (
             ["quality extra-high: no approximate site ran, so these bits are those of lossless"],
             EXTRA_HIGH,

@@ -3,8 +3,9 @@
 ``vae_group_norm_silu`` replaces each norm with the SiLU behind it, and the attention's norm. ``vae_convolutions`` takes
 whole residual blocks, samplers, and the first and last convolutions through channels-last memory: norms write it, cuDNN
 convolves without converting anything, and one epilogue adds bias and residual and turns the result back, so that every
-norm still reads NCHW in aten's order. Where the gate rejects that, the epilogue alone remains, in NCHW. All is verified
-against diffusers' own modules. Tiling and slicing call the same modules and need nothing.
+norm still reads NCHW in aten's order. Where the gate rejects that, or convolutions have few channels (:mod:`layouts`),
+the epilogue alone remains, in NCHW. All is verified against diffusers' own modules. Tiling and slicing call the same
+modules and need nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fuseproof.fastpaths.gates import Gate
-from fuseproof.fastpaths.installation import Installation
+from fuseproof.fastpaths.installation import Installation, taken_off_if_it_fails
 from fuseproof.fastpaths.replacements import Forward, Replacement
 from fuseproof.fastpaths.sites.autoencoder_kl import modules
 
@@ -30,31 +31,24 @@ QUALITY_OF_SITE = dict.fromkeys(SITES, "lossless")
 
 
 def reject_reason(vae: Any) -> str | None:
-    """Why this VAE cannot carry any of the sites, naming the module; None if it can."""
+    """Why this VAE cannot carry any of the sites, naming the device first, or the module; None if it can."""
     if type(vae).__name__ != CLASS_NAME:
         return f"vae is {type(vae).__name__}, the sites need {CLASS_NAME}"
-    dtypes = sorted({str(parameter.dtype).removeprefix("torch.") for parameter in vae.parameters()})
-    if dtypes != ["bfloat16"]:
-        return f"weights are {', '.join(dtypes)}; the kernels need bfloat16 throughout"
-    return modules.reject_reason(vae)
+    reason = modules.reject_reason(vae) or _kernels_missing()
+    return None if reason is None else _device_reason(vae) or reason
 
 
 def site_reasons(vae: Any) -> dict[str, str]:
     """Sites that decline on this VAE although the family does not, and why."""
-    try:
-        importlib.import_module("triton")
-    except ImportError as error:
-        return dict.fromkeys(SITES, f"triton cannot be imported: {error}")
-    device = next(vae.parameters()).device
-    if device.type != "cuda":
-        return dict.fromkeys(SITES, f"the model is on {device}; Triton kernels need a CUDA device")
-    return {}
+    reason = _device_reason(vae)
+    return {} if reason is None else dict.fromkeys(SITES, reason)
 
 
 def install(vae: Any, gates: Mapping[str, Gate]) -> Installation:
     """Put the chosen sites into ``vae``; the gates of declining sites are not among ``gates``."""
     from fuseproof.fastpaths.sites.autoencoder_kl import forwards
     from fuseproof.fastpaths.sites.autoencoder_kl.paths import Paths
+    from fuseproof.fastpaths.sites.autoencoder_kl.watched_coder import WatchedCoder
 
     makers: dict[str, Callable[[Paths, Any, Forward], Forward]] = {
         "coder": forwards.coder_forward,
@@ -64,10 +58,27 @@ def install(vae: Any, gates: Mapping[str, Gate]) -> Installation:
         makers["norm"] = forwards.norm_forward
     if "vae_convolutions" in gates:
         makers |= {"upsampler": forwards.upsampler_forward, "downsampler": forwards.downsampler_forward}
-    paths = Paths(gates)
     installation = Installation()
-    for kind, _, module in modules.replaced_modules(vae):
-        if kind in makers:
-            make = functools.partial(makers[kind], paths, module)
-            installation.replacements.append(Replacement(module, make))
+    with taken_off_if_it_fails(installation):
+        for name in modules.CODERS:
+            coder = WatchedCoder(name, getattr(vae, name))
+            paths = Paths(gates, coder)
+            for kind, _, module in modules.replaced_modules(name, getattr(vae, name)):
+                if kind in makers:
+                    make = functools.partial(makers[kind], paths, module)
+                    installation.replacements.append(Replacement(module, make))
+            coder.seal()
     return installation
+
+
+def _device_reason(vae: Any) -> str | None:
+    device = next(vae.parameters()).device
+    return None if device.type == "cuda" else f"the model is on {device}; Triton kernels need a CUDA device"
+
+
+def _kernels_missing() -> str | None:
+    try:
+        importlib.import_module("triton")
+    except ImportError as error:
+        return f"triton cannot be imported: {error}"
+    return None

@@ -9,10 +9,12 @@ import torch
 
 from fuseproof.fastpaths.replacements import Forward
 from fuseproof.fastpaths.sites.autoencoder_kl import modules
+from fuseproof.fastpaths.sites.autoencoder_kl.layouts import narrow_reason
 from fuseproof.fastpaths.sites.autoencoder_kl.paths import (
     CONVOLUTIONS,
     NORMS,
     Paths,
+    Tensors,
     convolution_key,
     norm_key,
     runs_channels_last,
@@ -21,10 +23,6 @@ from fuseproof.fastpaths.sites.autoencoder_kl.paths import (
 
 # The kernel addresses fewer output elements of a sample than this.
 LARGEST_UPSAMPLED = 2**31
-
-
-CHANNELS_OF_A_VECTOR = 8
-"""Of fewer input channels (an encoder's 3), cuDNN sums in another order once they come channels-last."""
 
 
 def norm_forward(paths: Paths, norm: Any, eager: Forward) -> Forward:
@@ -45,6 +43,8 @@ def residual_block_forward(paths: Paths, block: Any, eager: Forward) -> Forward:
     """norm, SiLU, convolution, norm, SiLU, convolution, residual; a time embedding makes the call eager."""
     children = modules.rewritten_children("residual_block", block)
     structure = (block.conv_shortcut is not None, block.output_scale_factor)
+    convolutions = (block.conv1, block.conv2, *([block.conv_shortcut] if block.conv_shortcut is not None else []))
+    narrow = narrow_reason(*convolutions)
 
     def forward(input_tensor: torch.Tensor, temb: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
         def plain() -> Any:
@@ -68,7 +68,8 @@ def residual_block_forward(paths: Paths, block: Any, eager: Forward) -> Forward:
         reason = reason or paths.decline_reason(input_tensor, *children)
         if reason is not None:
             return paths.decline(reason, plain, NORMS, CONVOLUTIONS)
-        convolutions = (block.conv1, block.conv2, *([block.conv_shortcut] if block.conv_shortcut is not None else []))
+        if narrow is not None:
+            return paths.stay_contiguous(narrow, contiguous)
         layers = (*map(norm_key, (block.norm1, block.norm2)), *map(convolution_key, convolutions))
         return paths.turned(("residual", structure, layers), input_tensor, turned, plain, contiguous)
 
@@ -77,6 +78,7 @@ def residual_block_forward(paths: Paths, block: Any, eager: Forward) -> Forward:
 
 def upsampler_forward(paths: Paths, upsampler: Any, eager: Forward) -> Forward:
     """Nearest upsampling by two and a convolution."""
+    narrow = narrow_reason(upsampler.conv)
 
     def forward(hidden_states: torch.Tensor, output_size: int | None = None, *args: Any, **kwargs: Any) -> torch.Tensor:
         def plain() -> torch.Tensor:
@@ -89,10 +91,11 @@ def upsampler_forward(paths: Paths, upsampler: Any, eager: Forward) -> Forward:
 
         if torch.compiler.is_compiling():
             return plain()
-        is_large = 4 * hidden_states[0].numel() >= LARGEST_UPSAMPLED
+        is_large = 4 * hidden_states.shape[1:].numel() >= LARGEST_UPSAMPLED
         reason = _call_reason(output_size is not None or args or kwargs, "an output size")
         reason = reason or _call_reason(is_large, "2**31 elements or more after upsampling")
-        reason = reason or paths.decline_reason(hidden_states, upsampler.conv) or _already_turned(hidden_states)
+        reason = reason or paths.decline_reason(hidden_states, upsampler.conv)
+        reason = reason or _already_turned(hidden_states) or narrow
         if reason is not None:
             return paths.decline(reason, plain, CONVOLUTIONS)
         key = ("upsampler", convolution_key(upsampler.conv))
@@ -103,6 +106,7 @@ def upsampler_forward(paths: Paths, upsampler: Any, eager: Forward) -> Forward:
 
 def downsampler_forward(paths: Paths, downsampler: Any, eager: Forward) -> Forward:
     """A convolution of stride two, behind a row and a column of zeros where the module pads by itself."""
+    narrow = narrow_reason(downsampler.conv)
 
     def forward(hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         def plain() -> torch.Tensor:
@@ -117,7 +121,8 @@ def downsampler_forward(paths: Paths, downsampler: Any, eager: Forward) -> Forwa
         if torch.compiler.is_compiling():
             return plain()
         reason = _call_reason(args or kwargs, "further arguments")
-        reason = reason or paths.decline_reason(hidden_states, downsampler.conv) or _already_turned(hidden_states)
+        reason = reason or paths.decline_reason(hidden_states, downsampler.conv)
+        reason = reason or _already_turned(hidden_states) or narrow
         if reason is not None:
             return paths.decline(reason, plain, CONVOLUTIONS)
         key = ("downsampler", downsampler.padding, convolution_key(downsampler.conv))
@@ -136,12 +141,17 @@ def coder_forward(paths: Paths, coder: Any, eager: Forward) -> Forward:
             result: torch.Tensor = eager(sample) if latent_embeds is None else eager(sample, latent_embeds)
             return result
 
-        if torch.compiler.is_compiling() or torch.is_grad_enabled():
+        if torch.compiler.is_compiling():
             return plain()
+        with paths.coder.called():
+            return plain() if torch.is_grad_enabled() else fused(sample, latent_embeds, plain)
+
+    def fused(sample: torch.Tensor, latent_embeds: torch.Tensor | None, plain: Tensors) -> torch.Tensor:
         reason = _call_reason(latent_embeds is not None, "latent embeddings")
         reason = reason or paths.decline_reason(sample, *children)
         if reason is not None:
-            return paths.decline(reason, plain, NORMS, CONVOLUTIONS)
+            declined: torch.Tensor = paths.decline(reason, plain, NORMS, CONVOLUTIONS)
+            return declined
         hidden = _first_convolution(paths, coder, sample)
         blocks = (*coder.down_blocks, coder.mid_block) if is_encoder else (coder.mid_block, *coder.up_blocks)
         for block in blocks:
@@ -159,7 +169,7 @@ def _first_convolution(paths: Paths, coder: Any, sample: torch.Tensor) -> torch.
     def turned() -> torch.Tensor:
         return paths.finish(coder.conv_in, paths.copy_and_convolution(coder.conv_in, sample))
 
-    reason = _already_turned(sample) or _too_few_channels(coder.conv_in)
+    reason = _already_turned(sample) or narrow_reason(coder.conv_in)
     if reason is not None:
         declined: torch.Tensor = paths.decline(reason, plain, CONVOLUTIONS)
         return declined
@@ -180,6 +190,9 @@ def _last_layers(paths: Paths, coder: Any, hidden: torch.Tensor) -> torch.Tensor
         result: torch.Tensor = convolution(paths.norm(norm, hidden))
         return result
 
+    narrow = narrow_reason(convolution)
+    if narrow is not None:
+        return paths.stay_contiguous(narrow, contiguous)
     key = ("norm-convolution", norm_key(norm), convolution_key(convolution))
     return paths.turned(key, hidden, turned, plain, contiguous)
 
@@ -190,12 +203,3 @@ def _already_turned(x: torch.Tensor) -> str | None:
 
 def _call_reason(condition: object, what: str) -> str | None:
     return f"called with {what}" if condition else None
-
-
-def _too_few_channels(convolution: Any) -> str | None:
-    if convolution.in_channels >= CHANNELS_OF_A_VECTOR:
-        return None
-    return (
-        f"a first convolution of {convolution.in_channels} channels has other bits channels-last; "
-        f"it needs {CHANNELS_OF_A_VECTOR} or more"
-    )

@@ -1,7 +1,8 @@
 """Which modules of the VAE are replaced, and whether they are still the plain ones that the replacements reproduce.
 
 Adapters replace convolutions, offloading and caching hook modules, quantisation changes weights: each would be bypassed
-by code that reads ``module.weight`` itself, so each makes the sites decline, by name, at mount and at every call.
+by code that reads ``module.weight`` itself, so each makes the sites decline, by name, at mount. What may change with
+the weights is asked again at every call; that all else stays as it was is what :mod:`watched_coder` compares.
 """
 
 from __future__ import annotations
@@ -11,28 +12,38 @@ from typing import Any
 
 from torch import nn
 
-from fuseproof.fastpaths.replacements import Replacement
+from fuseproof.fastpaths.library_code import foreign_reason
+from fuseproof.fastpaths.replacements import Replacement, runs_its_own
 
+CODERS = ("encoder", "decoder")
 BLOCKS = ("DownEncoderBlock2D", "UNetMidBlock2D", "UpDecoderBlock2D")
 _KINDS = {"ResnetBlock2D": "residual_block", "Upsample2D": "upsampler", "Downsample2D": "downsampler"}
 
+_SEATS: dict[type[nn.Module], tuple[str, ...]] = {
+    nn.Conv2d: ("conv", "conv1", "conv2", "conv_shortcut", "conv_in", "conv_out"),
+    nn.GroupNorm: ("norm1", "norm2", "conv_norm_out"),
+    nn.SiLU: ("nonlinearity", "conv_act"),
+    nn.Dropout: ("dropout",),
+}
 
-def replaced_modules(vae: Any) -> Iterator[tuple[str, str, Any]]:
-    """Kind, name and module of everything whose forward is replaced."""
-    for coder_name in ("encoder", "decoder"):
-        coder = getattr(vae, coder_name)
-        yield "coder", coder_name, coder
-        for name, module in coder.named_modules():
-            kind = _KINDS.get(type(module).__name__)
-            if kind is not None:
-                yield kind, f"{coder_name}.{name}", module
-            elif type(module).__name__ == "Attention" and module.group_norm is not None:
-                yield "norm", f"{coder_name}.{name}.group_norm", module.group_norm
+
+def replaced_modules(coder_name: str, coder: Any) -> Iterator[tuple[str, str, Any]]:
+    """Kind, name and module of everything of ``coder`` whose forward is replaced."""
+    yield "coder", coder_name, coder
+    for name, module in coder.named_modules():
+        kind = _KINDS.get(type(module).__name__)
+        if kind is not None:
+            yield kind, f"{coder_name}.{name}", module
+        elif type(module).__name__ == "Attention" and module.group_norm is not None:
+            yield "norm", f"{coder_name}.{name}.group_norm", module.group_norm
 
 
 def reject_reason(vae: Any) -> str | None:
-    """The first module that is not what the replacements reproduce, or None."""
-    for coder_name in ("encoder", "decoder"):
+    """The first thing about the VAE that is not what the replacements reproduce: dtypes, or a module; or None."""
+    dtypes = sorted({str(parameter.dtype).removeprefix("torch.") for parameter in vae.parameters()})
+    if dtypes != ["bfloat16"]:
+        return f"weights are {', '.join(dtypes)}; the kernels need bfloat16 throughout"
+    for coder_name in CODERS:
         coder: Any = getattr(vae, coder_name, None)
         if type(coder).__name__ != coder_name.capitalize():
             return f"{coder_name} is {type(coder).__name__}, the sites need {coder_name.capitalize()}"
@@ -40,10 +51,17 @@ def reject_reason(vae: Any) -> str | None:
         for block in blocks:
             if type(block).__name__ not in BLOCKS:
                 return f"{coder_name} has a {type(block).__name__}, the sites know {', '.join(BLOCKS)}"
-    for kind, name, module in replaced_modules(vae):
+        reason = _coder_reason(coder_name, coder)
+        if reason is not None:
+            return reason
+    return foreign_reason((name or "vae", module) for name, module in vae.named_modules())
+
+
+def _coder_reason(coder_name: str, coder: Any) -> str | None:
+    for kind, name, module in replaced_modules(coder_name, coder):
         if is_hooked(module):
             return f"{name} has a hook or another forward, which the sites would pass by"
-        reason = structure_reason(kind, module) or change_in(*rewritten_children(kind, module))
+        reason = structure_reason(kind, module) or change_in(*rewritten_children(kind, module)) or _seat_reason(module)
         if reason is not None:
             return f"{name}: {reason}"
     return None
@@ -89,9 +107,17 @@ def change_in(*children: Any) -> str | None:
 
 def is_hooked(module: nn.Module) -> bool:
     """Whether calling the module does anything besides its class's own forward."""
-    own = module.__dict__.get("forward")  # a copy of a mounted module has its class's forward as an attribute
-    is_plain = own is None or getattr(own, "__func__", None) is type(module).forward
-    return bool(not is_plain or module._forward_hooks or module._forward_pre_hooks)
+    return bool(not runs_its_own(module) or module._forward_hooks or module._forward_pre_hooks)
+
+
+def _seat_reason(module: Any) -> str | None:
+    """The first child in whose place the replacement computes something else: an activation other than SiLU, say."""
+    for kind, seats in _SEATS.items():
+        for seat in seats:
+            child = getattr(module, seat, None)
+            if child is not None and type(child) is not kind:
+                return f"{seat} is {type(child).__name__}, the site needs {kind.__name__}"
+    return None
 
 
 def _residual_block_reason(block: Any) -> str | None:

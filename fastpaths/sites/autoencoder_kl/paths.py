@@ -7,21 +7,24 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from fuseproof.fastpaths.gates import Gate, undecidable
 from fuseproof.fastpaths.kernels import channels_last_copy, conv_bias_residual, group_norm_silu
 from fuseproof.fastpaths.kernels.launching import device_reason
 from fuseproof.fastpaths.operations import GatedOperation, signature
 from fuseproof.fastpaths.sites.autoencoder_kl import modules
+from fuseproof.fastpaths.sites.autoencoder_kl.watched_coder import WatchedCoder
 
 NORMS, CONVOLUTIONS = "vae_group_norm_silu", "vae_convolutions"
 Tensors = Callable[[], torch.Tensor]
 
 
 class Paths:
-    """What the replaced forwards call. A site that is off has no gate here, and its reference runs."""
+    """What the replaced forwards of ``coder`` call. A site that is off has no gate here, and its reference runs."""
 
-    def __init__(self, gates: Mapping[str, Gate]) -> None:
+    def __init__(self, gates: Mapping[str, Gate], coder: WatchedCoder) -> None:
+        self.coder = coder
         self._gates = dict(gates)
         self._convolutions = gates.get(CONVOLUTIONS)
         self._norm = GatedOperation("group_norm_silu", group_norm_silu, gates.get(NORMS))
@@ -31,10 +34,17 @@ class Paths:
 
     def decline_reason(self, x: torch.Tensor, *children: Any) -> str | None:
         """Why this call must be eager as a whole, or None."""
+        if type(x) not in (torch.Tensor, nn.Parameter):
+            return f"activations are a {type(x).__name__}; the kernels need plain tensors"
+        if x.is_meta:
+            return "activations are on the meta device"
         if x.dtype != torch.bfloat16:
             return f"activations are {x.dtype}; the kernels need torch.bfloat16"
         if torch.is_autocast_enabled(x.device.type):
             return "autocast is on"
+        changed = self.coder.reason()
+        if changed is not None:
+            return changed
         if not (x.is_contiguous() or is_channels_last(x)):
             return f"activations have strides {list(x.stride())}; the kernels need them contiguous or channels-last"
         if x.device not in self._rounds_statistics and undecidable():
@@ -61,22 +71,28 @@ class Paths:
         result: torch.Tensor = gate.run(whole_key, fused, eager)
         return result
 
+    def stay_contiguous(self, reason: str, contiguous: Tensors) -> torch.Tensor:
+        """``contiguous``, because channels-last is known to be no way for these convolutions; the report says why.
+
+        No call is counted: what ``contiguous`` still fuses passes the gates by itself.
+        """
+        if self._convolutions is not None:
+            declined = self._convolutions.declined
+            declined[reason] = declined.get(reason, 0) + 1
+        return contiguous()
+
     def norm(self, norm: Any, x: torch.Tensor, silu: bool = True) -> torch.Tensor:
         """GroupNorm, and SiLU with it, of [N, C, *], behind the norm's gate; contiguous, as aten's is on CUDA."""
-        gate, arguments = self._norm.gate, self._norm_arguments(norm, x.contiguous(), silu, False)
-        if gate is None or x.is_contiguous():
-            result: torch.Tensor = self._norm(*arguments)
-            return result
+        arguments = self._norm_arguments(norm, x.contiguous(), silu, False)
 
         def eager() -> torch.Tensor:
             return group_norm_silu.reference(x, *arguments[1:])
 
-        key = ("group_norm_silu of strides", signature(x), *map(signature, arguments[1:]))
-        reason = None if gate.is_decided(key) else group_norm_silu.reject_reason(*arguments)
-        if reason is not None:
-            result = gate.decline(reason, eager)
+        if self._norm.gate is None or x.is_contiguous():
+            result: torch.Tensor = self._norm(*arguments)
         else:
-            result = gate.run(key, lambda: self._norm.fused_form(*arguments), eager)
+            key = ("group_norm_silu of strides", signature(x), *map(signature, arguments[1:]))
+            result = self._norm.run(key, eager, arguments)
         return result
 
     def norm_and_convolution(self, norm: Any, convolution: Any, x: torch.Tensor) -> torch.Tensor:
@@ -156,7 +172,7 @@ def runs_channels_last(x: torch.Tensor) -> bool:
 
     What diffusers' attention returns for one sample lies in that order, but with a first stride too small to count.
     """
-    return is_channels_last(x) and not x.is_contiguous() and x.stride(0) >= x[0].numel()
+    return is_channels_last(x) and not x.is_contiguous() and x.stride(0) >= x.shape[1:].numel()
 
 
 def convolve(convolution: Any, x: torch.Tensor) -> torch.Tensor:

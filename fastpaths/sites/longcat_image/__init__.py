@@ -11,11 +11,15 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
+
+import torch
 
 from fuseproof.fastpaths.gates import Gate
 from fuseproof.fastpaths.hoisting import HeldResults
 from fuseproof.fastpaths.installation import GraphTarget, Installation
+from fuseproof.fastpaths.module_state import Guard
 from fuseproof.fastpaths.operations import GatedOperation
 from fuseproof.fastpaths.replacements import Forward, Replacement
 from fuseproof.fastpaths.sites.longcat_image import hoists, soundness
@@ -32,6 +36,8 @@ KERNELS_OF_SITE = {
 LOOP_OPERATIONS = ("guidance_step",)
 """What no module's forward does: a native loop asks the mount for these and calls them itself."""
 APPROXIMATE_SITES = {"linear_gelu": "extra-high", "fp8_linear": "high"}
+HELPER_KERNELS = {"fp8_linear": ("row_quantize",)}
+"""Kernels beside the matrix products of sites that are not exact; each is exact by its own reference."""
 SITES = (*HOISTING_SITES, "packed_blocks", *KERNELS_OF_SITE, *LOOP_OPERATIONS, *APPROXIMATE_SITES)
 QUALITY_OF_SITE = {**dict.fromkeys(SITES, "lossless"), **APPROXIMATE_SITES}
 REQUIRES = dict.fromkeys((*KERNELS_OF_SITE, *APPROXIMATE_SITES), "packed_blocks")
@@ -49,34 +55,43 @@ def reject_reason(transformer: Any) -> str | None:
 
 
 def site_reasons(transformer: Any) -> dict[str, str]:
-    """Sites that decline on this transformer although the family does not, and why."""
-    reasons: dict[str, str] = {}
+    """Sites that decline on this transformer although the family does not, and why: the device first."""
+    kernel = _kernel_reason(transformer)
+    kernels = dict.fromkeys((*KERNELS_OF_SITE, *LOOP_OPERATIONS), kernel) if kernel is not None else {}
     blocked = _kernels_missing() or _rewrite_reason(transformer)
-    if blocked is not None:
-        return dict.fromkeys(("packed_blocks", *KERNELS_OF_SITE, *LOOP_OPERATIONS, *APPROXIMATE_SITES), blocked)
-    parameter = next(transformer.parameters())
-    if parameter.device.type != "cuda":
-        kernel = f"the model is on {parameter.device}; Triton kernels need a CUDA device"
-        reasons = dict.fromkeys((*KERNELS_OF_SITE, *LOOP_OPERATIONS), kernel)
-    return reasons | _approximate_reasons(transformer)
+    held = hoists.site_reasons(transformer)
+    if blocked is None:
+        return held | kernels | _approximate_reasons(transformer)
+    reasons = held | dict.fromkeys(("packed_blocks", *KERNELS_OF_SITE, *LOOP_OPERATIONS, *APPROXIMATE_SITES), blocked)
+    return reasons | kernels | _approximate_device_reasons(transformer)
 
 
 def install(transformer: Any, gates: Mapping[str, Gate]) -> Installation:
     """Put the chosen sites into ``transformer``; the gates of declining sites are not among ``gates``."""
     installation = Installation()
     rewrites = "packed_blocks" in gates
-    call = hoists.CurrentCall()
+    call, guard = hoists.CurrentCall(), Guard()
     hoisted = tuple(site for site in HOISTING_SITES if site in gates and not (rewrites and site == "modulation"))
-    for hoist in hoists.hoists(transformer, hoisted):
-        held = HeldResults()
-        installation.held.append(held)
-        make = functools.partial(hoists.hoisted_forward, hoist, call, gates[hoist.site], held)
-        installation.replacements.append(Replacement(hoist.module, make))
-    if not rewrites:
-        watch = functools.partial(hoists.watched_forward, call)
-        installation.replacements.append(Replacement(transformer, watch))
-        return installation
-    return _rewritten(transformer, gates, call, installation)
+    try:
+        for hoist in hoists.hoists(transformer, hoisted):
+            held = HeldResults()
+            installation.held.append(held)
+            make = functools.partial(hoists.hoisted_forward, hoist, call, gates[hoist.site], held)
+            installation.replacements.append(Replacement(hoist.module, make))
+        if rewrites:
+            installation = _rewritten(transformer, gates, call, guard, installation)
+        else:
+            watch = functools.partial(hoists.watched_forward, call, guard)
+            installation.replacements.append(Replacement(transformer, watch))
+        fixed = soundness.rewritten_modules(transformer) if rewrites else ()
+        guard.seal(transformer, fixed, _libraries(), soundness.modules_around(transformer))
+    except BaseException:
+        for replacement in reversed(installation.replacements):
+            replacement.take_off()
+        if installation.undo is not None:
+            installation.undo()
+        raise
+    return installation
 
 
 def loop_operation(name: str, gate: Gate) -> GatedOperation:
@@ -86,7 +101,11 @@ def loop_operation(name: str, gate: Gate) -> GatedOperation:
 
 
 def _rewritten(
-    transformer: Any, gates: Mapping[str, Gate], call: hoists.CurrentCall, installation: Installation
+    transformer: Any,
+    gates: Mapping[str, Gate],
+    call: hoists.CurrentCall,
+    guard: Guard,
+    installation: Installation,
 ) -> Installation:
     from fuseproof.fastpaths.sites.longcat_image.forward import RewrittenForward
     from fuseproof.fastpaths.sites.longcat_image.kernels import gated_operations
@@ -95,7 +114,7 @@ def _rewritten(
     made: list[RewrittenForward] = []  # the replacement calls ``make`` at once
 
     def make(eager: Forward) -> Forward:
-        forward = RewrittenForward(transformer, gated_operations(gates), gates, call, held, eager)
+        forward = RewrittenForward(transformer, gated_operations(gates), gates, call, held, guard, eager)
         made.append(forward)
         return forward
 
@@ -106,13 +125,43 @@ def _rewritten(
     if made[0].ahead is not None:
         installation.held.append(made[0].ahead)
         announce = made[0].ahead.announce
-    return Installation(installation.replacements, installation.held, target, made[0].forms.choose, announce)
+    forms = made[0].forms
+    return Installation(
+        installation.replacements, installation.held, target, forms.choose, announce, undo=forms.release
+    )
 
 
 def _rewrite_reason(transformer: Any) -> str | None:
-    if soundness.is_replaced(transformer):
-        return "the transformer's own forward was replaced (by offloading?), which the rewritten blocks would pass by"
-    return soundness.reject_reason(transformer)
+    from fuseproof.fastpaths.sites.longcat_image import plainness
+
+    return soundness.reject_reason(transformer) or plainness.reject_reason(transformer)
+
+
+def _libraries() -> tuple[ModuleType, ...]:
+    """Where the functions live that diffusers' own forward calls by name, and the rewritten one does not."""
+    import torch.nn.functional as F
+    from diffusers.models import activations, attention, attention_dispatch, embeddings, normalization
+    from diffusers.models.transformers import transformer_longcat_image
+
+    return F, activations, attention, attention_dispatch, embeddings, normalization, transformer_longcat_image
+
+
+def _kernel_reason(transformer: Any) -> str | None:
+    """Why no kernel can run on this transformer's activations, whatever its blocks are; None if they may."""
+    parameter = next(transformer.parameters())
+    if parameter.device.type != "cuda":
+        return f"the model is on {parameter.device}; Triton kernels need a CUDA device"
+    if parameter.dtype != torch.bfloat16:
+        return f"weights are {str(parameter.dtype).removeprefix('torch.')}; the kernels need bfloat16"
+    return None
+
+
+def _approximate_device_reasons(transformer: Any) -> dict[str, str]:
+    """The device, where it is one that no other kind of matrices can run on, whatever the blocks are."""
+    device = next(transformer.parameters()).device
+    if device.type == "cuda":
+        return {}
+    return dict.fromkeys(APPROXIMATE_SITES, f"the model is on {device}; FP8 and epilogue matmuls need a CUDA device")
 
 
 def _approximate_reasons(transformer: Any) -> dict[str, str]:

@@ -19,6 +19,7 @@ from fuseproof.fastpaths.sites.longcat_image.epilogue import EpilogueLinears
 from fuseproof.fastpaths.sites.longcat_image.fp8 import Fp8Linears
 from fuseproof.fastpaths.sites.longcat_image.linears import ExactLinears, Linears
 from fuseproof.fastpaths.sites.longcat_image.modulation import Modulations
+from fuseproof.fastpaths.sites.longcat_image.packing import unpack_all
 
 EXACT = "exact"
 
@@ -57,7 +58,13 @@ class Forms:
     def __init__(self, transformer: Any, operations: Operations) -> None:
         self._transformer = transformer
         self._operations = operations
-        self.exact = self._made(EXACT, self._exact_linears(), None)
+        linears = ExactLinears(operations.gelu_tanh, operations.attention_mlp_gelu)
+        self._packs = linears.packs
+        try:
+            self.exact = self._made(EXACT, linears, None)
+        except BaseException:
+            unpack_all(self._packs)
+            raise
         self._everywhere = self.exact
         self._choice = Choice()
         self._approximate: dict[str, Form] = {}
@@ -82,6 +89,13 @@ class Forms:
         form = self.in_force()
         return form.name, form.linears.state()
 
+    def release(self) -> None:
+        """Give every weight memory of its own again, pack by pack. No form can run afterwards."""
+        self._approximate.clear()
+        self._choice = Choice()
+        del self.exact, self._everywhere
+        unpack_all(self._packs)
+
     def _form_of(self, gates: Mapping[str, Gate]) -> Form:
         if not gates:
             return self.exact
@@ -96,9 +110,6 @@ class Forms:
             "linear_gelu": lambda: EpilogueLinears(operations.gelu_tanh, operations.attention_mlp_gelu),
             "fp8_linear": Fp8Linears,
         }
-
-    def _exact_linears(self) -> ExactLinears:
-        return ExactLinears(self._operations.gelu_tanh, self._operations.attention_mlp_gelu)
 
     def _made(self, name: str, linears: Linears, gate: Gate | None) -> Form:
         operations, transformer = self._operations, self._transformer

@@ -18,15 +18,15 @@ from diffusers.models.modeling_outputs import Transformer2DModelOutput
 
 from fuseproof.fastpaths.gates import Gate
 from fuseproof.fastpaths.hoisting import HeldResults, are_countable
+from fuseproof.fastpaths.module_state import Guard
 from fuseproof.fastpaths.operations import signature
 from fuseproof.fastpaths.replacements import Forward
-from fuseproof.fastpaths.sites.longcat_image import steps_ahead
+from fuseproof.fastpaths.sites.longcat_image import soundness, steps_ahead
 from fuseproof.fastpaths.sites.longcat_image.blocks import Operations, Stream
 from fuseproof.fastpaths.sites.longcat_image.forms import Form, Forms
-from fuseproof.fastpaths.sites.longcat_image.hoists import CurrentCall
+from fuseproof.fastpaths.sites.longcat_image.hoists import CallArguments, CurrentCall, arguments_of
 from fuseproof.fastpaths.sites.longcat_image.modulation import Modulations, ModulationTable
-from fuseproof.fastpaths.sites.longcat_image.packing import linear_into
-from fuseproof.fastpaths.sites.longcat_image.soundness import Soundness
+from fuseproof.fastpaths.sites.longcat_image.packing import is_aligned, linear_into
 
 
 class RewrittenForward:
@@ -39,6 +39,7 @@ class RewrittenForward:
         gates: Mapping[str, Gate],
         call: CurrentCall,
         held: HeldResults,
+        guard: Guard,
         eager: Forward,
     ) -> None:
         self.core: Callable[..., torch.Tensor] = self.run_core
@@ -49,44 +50,41 @@ class RewrittenForward:
         self._held = held
         self._eager = eager
         self._call = call
+        self._guard = guard
         self._table = ModulationTable(transformer)
         self._number_of_blocks = len(transformer.transformer_blocks) + len(transformer.single_transformer_blocks)
         self.forms = Forms(transformer, operations)
-        self.soundness = Soundness(transformer)
         time_gate = gates.get("timestep_embedding")
         self.ahead: steps_ahead.StepsAhead | None = None
         if time_gate is not None and self._modulation_gate is not None and steps_ahead.pays(transformer):
             self.ahead = steps_ahead.StepsAhead(transformer, self._table, time_gate, self._modulation_gate)
 
-    def __call__(
-        self,
-        hidden_states: torch.Tensor,
-        encoder_hidden_states: torch.Tensor,
-        timestep: torch.Tensor,
-        img_ids: torch.Tensor,
-        txt_ids: torch.Tensor,
-        guidance: torch.Tensor | None = None,
-        return_dict: bool = True,
-    ) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         def eager() -> Any:
-            return self._eager(
-                hidden_states, encoder_hidden_states, timestep, img_ids, txt_ids, guidance, return_dict=return_dict
-            )
+            return self._eager(*args, **kwargs)
 
-        if torch.compiler.is_compiling():
+        arguments = arguments_of(args, kwargs)
+        if arguments is None or torch.compiler.is_compiling():
             return eager()
-        with self._call.of(txt_ids, img_ids, timestep, hidden_states.device):
-            reason = self._reject_reason(hidden_states)
+        reason = self._guard.reason() or arguments.reject_reason()
+        with self._call.of(arguments, reason):
+            reason = reason or self._reject_reason(arguments)
             if reason is not None:
                 return self._block_gate.decline(reason, eager)
             self.forms.in_force().linears.refresh()
-            inputs = self.prepare(hidden_states, encoder_hidden_states, timestep, img_ids, txt_ids)
+            inputs = self.prepare(
+                arguments.hidden_states,
+                arguments.encoder_hidden_states,
+                arguments.timestep,
+                arguments.img_ids,
+                arguments.txt_ids,
+            )
             output = self.core(*inputs)
-        return Transformer2DModelOutput(sample=output) if return_dict else (output,)
+        return Transformer2DModelOutput(sample=output) if arguments.return_dict else (output,)
 
     def graph_state(self) -> Hashable:
         """What a captured graph of ``core`` has baked in besides its inputs."""
-        return self.soundness.addresses(), self.forms.state()
+        return self._guard.addresses(), soundness.plain(self._transformer), self.forms.state()
 
     def prepare(
         self,
@@ -117,17 +115,24 @@ class RewrittenForward:
         table: torch.Tensor,
     ) -> torch.Tensor:
         """Velocity [B, N, channels] from latents [B, N, channels] and what :meth:`prepare` computed."""
-        model, modulations = self._transformer, self._table.cut(table)
+        model, modulations, plain = self._transformer, self._table.cut(table), soundness.plain(self._transformer)
         batch, rows, width = context.shape
         hidden = context.new_empty(batch, rows + latents.shape[1], width)
         hidden[:, :rows].copy_(context)
-        linear_into(model.x_embedder.weight, model.x_embedder.bias, latents, hidden[:, rows:])
+        place = hidden[:, rows:]
+        if "x_embedder" in plain and batch == 1 and is_aligned(place):
+            linear_into(model.x_embedder.weight, model.x_embedder.bias, latents, place)
+        else:
+            place.copy_(model.x_embedder(latents))
         stream = Stream(hidden, rows, cos, sin)
         for index in range(self._number_of_blocks):
             self._advance(stream, index, modulations, temb)
-        normed = stream.take_normed(self._operations, modulations.out, model.norm_out.norm.eps)
-        output = latents.new_empty(batch, latents.shape[1], model.proj_out.out_features)
-        linear_into(model.proj_out.weight, model.proj_out.bias, normed[:, rows:], output)
+        if "norm_out" in plain:
+            normed = stream.take_normed(self._operations, modulations.out, model.norm_out.norm.eps)[:, rows:]
+        else:
+            normed = model.norm_out(stream.hidden[:, rows:].contiguous(), temb)
+        normed = normed.contiguous()
+        output: torch.Tensor = model.proj_out(normed if is_aligned(normed) else normed.clone())
         return output
 
     def _advance(self, stream: Stream, index: int, modulations: Modulations, temb: torch.Tensor) -> None:
@@ -162,11 +167,14 @@ class RewrittenForward:
         """Block ``index`` in an approximate form; at first sight, and where it is rejected, ``exact``."""
         hidden, eps = stream.hidden, self._entry_eps(index + 1)
 
+        compared = False
+
         def approximate() -> torch.Tensor:
-            self._block_gate.calls_fused += 1  # it is the rewritten block that runs, and a verified one where it can be
             return form.run(stream, index, modulations, eps)
 
         def anew() -> torch.Tensor:
+            nonlocal compared
+            compared = True
             stream.hidden, stream.normed = hidden, None
             result = exact()
             stream.normed = None  # of the exact block; what is returned may be the approximate one's
@@ -174,6 +182,8 @@ class RewrittenForward:
 
         assert form.gate is not None
         result: torch.Tensor = form.gate.run(key, approximate, anew, writes=(hidden,))
+        if not compared:  # it is a rewritten block that ran; where the exact one ran too, its own gate counted the call
+            self._block_gate.calls_fused += 1
         return result
 
     def _eager_block(self, stream: Stream, index: int, temb: torch.Tensor) -> torch.Tensor:
@@ -218,16 +228,32 @@ class RewrittenForward:
             self._held.hold(key, sources, result)
         return result
 
-    def _reject_reason(self, hidden_states: torch.Tensor) -> str | None:
+    def _reject_reason(self, arguments: CallArguments) -> str | None:
         """Why this call must be eager as a whole, or None."""
+        latents = arguments.hidden_states
         if torch.is_grad_enabled():
             return "gradients are recorded; call the pipeline under torch.no_grad()"
-        if torch.is_autocast_enabled(hidden_states.device.type):
+        if torch.is_autocast_enabled(latents.device.type):
             return "autocast is on"
         weight = self._transformer.x_embedder.weight
-        if hidden_states.dtype != weight.dtype or hidden_states.device != weight.device:
-            return (
-                f"latents are {hidden_states.dtype} on {hidden_states.device}, "
-                f"weights {weight.dtype} on {weight.device}"
-            )
-        return self.soundness.change()
+        if latents.dtype != weight.dtype or latents.device != weight.device:
+            return f"latents are {latents.dtype} on {latents.device}, weights {weight.dtype} on {weight.device}"
+        return _layout_reason(arguments)
+
+
+def _layout_reason(arguments: CallArguments) -> str | None:
+    """Inputs for which diffusers' own forward takes other library calls than for plain rows of one batch."""
+    latents, context, timestep = arguments.hidden_states, arguments.encoder_hidden_states, arguments.timestep
+    assert context is not None and timestep is not None
+    for name, tensor in (("hidden_states", latents), ("encoder_hidden_states", context)):
+        if tensor.ndim != 3:
+            return f"{name} has {tensor.ndim} dimensions; the rewritten blocks take [batch, tokens, width]"
+        if not tensor.is_contiguous():
+            return f"{name} has strides {tensor.stride()}; the rewritten blocks take contiguous inputs"
+    batches = latents.shape[0], context.shape[0], *timestep.shape
+    if len(batches) != 3 or len(set(batches)) != 1:
+        return (
+            f"hidden_states is a batch of {latents.shape[0]}, encoder_hidden_states of {context.shape[0]}, timestep is "
+            f"{list(timestep.shape)}; the rewritten blocks need one batch size"
+        )
+    return None

@@ -11,7 +11,11 @@ Formula: each evaluated in eager on every forward, here
 Shapes: [B, 512, 3584] -> [B, 512, D]; [S, 3] -> 2 x [S, 128] fp32; [B] -> [B, D]; [B, D] -> [B, 6 D], [B, 3 D] or
     [B, 2 D]. Any device, any dtype.
 Rounds: not at all; there is no kernel.
-Replaces: those expressions of ``LongCatImageTransformer2DModel.forward``, diffusers 0.42.1.
+Replaces: in ``LongCatImageTransformer2DModel.forward``, diffusers 0.42.1,
+    - ``context_embedding``: the projection of the prompt (``context_embedder``), anew in every forward;
+    - ``rotary_tables``: the cos and sin of all positions (``pos_embed``), anew in every forward;
+    - ``timestep_embedding``: the embedding of the step (``time_embed``), anew in each guidance branch;
+    - ``modulation``: SiLU and linear of every AdaLN, anew in each guidance branch.
 Exact: a held result *is* an earlier eager result of the same objects: the very tensors that a module, or the
     transformer around it, was called with, unchanged since. A step is its timestep tensor: the second branch shares the
     first one's work where the loop hands both the same object, as the native pipeline does.
@@ -35,11 +39,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from fuseproof.fastpaths.gates import Gate, undecidable
+from fuseproof.fastpaths.gates import Gate, undecidable_because
 from fuseproof.fastpaths.hoisting import HeldResults, are_countable
-from fuseproof.fastpaths.replacements import Forward
+from fuseproof.fastpaths.library_code import foreign_reason
+from fuseproof.fastpaths.module_state import Guard
+from fuseproof.fastpaths.numerics import numerics_of
+from fuseproof.fastpaths.replacements import Forward, is_replaced
 
 TRANSFORMER_CLASS = "LongCatImageTransformer2DModel"
+FIRST = "computed for the first time: nothing was held that could be reused"
+NEW_INPUTS = "its inputs were new tensors each time, so nothing held could be reused"
+OUTSIDE = "called by other code than the transformer's own forward"
+UNTRACKED = "writes to what it is computed from cannot be tracked, as under inference_mode"
 
 
 class CurrentCall(threading.local):
@@ -49,22 +60,44 @@ class CurrentCall(threading.local):
     img_ids: torch.Tensor | None = None
     timestep: torch.Tensor | None = None
     numerics: Hashable = None
+    is_running: bool = False
+    reason: str | None = None
+    """Why nothing may be held or reused in this call."""
 
     @contextmanager
-    def of(
-        self,
-        txt_ids: torch.Tensor | None,
-        img_ids: torch.Tensor | None,
-        timestep: torch.Tensor | None,
-        device: torch.device,
-    ) -> Iterator[None]:
+    def of(self, arguments: CallArguments, reason: str | None) -> Iterator[None]:
         """While a call runs, this is whose it is."""
-        self.txt_ids, self.img_ids, self.timestep = txt_ids, img_ids, timestep
-        self.numerics = numerics_of(device)
+        self.txt_ids, self.img_ids, self.timestep = arguments.txt_ids, arguments.img_ids, arguments.timestep
+        self.is_running, self.reason = True, reason
+        self.numerics = numerics_of(arguments.hidden_states.device) if reason is None else None
         try:
             yield
         finally:
-            self.txt_ids = self.img_ids = self.timestep = self.numerics = None
+            self.txt_ids = self.img_ids = self.timestep = self.numerics = self.reason = None
+            self.is_running = False
+
+
+@dataclass(frozen=True)
+class CallArguments:
+    """The parameters of ``LongCatImageTransformer2DModel.forward``; a TypeError where a call has others."""
+
+    hidden_states: torch.Tensor
+    encoder_hidden_states: torch.Tensor | None = None
+    timestep: torch.Tensor | None = None
+    img_ids: torch.Tensor | None = None
+    txt_ids: torch.Tensor | None = None
+    guidance: torch.Tensor | None = None
+    return_dict: bool = True
+
+    def reject_reason(self) -> str | None:
+        """Why nothing can be decided about these, whatever runs: one is no tensor, a subclass, or has no memory."""
+        for name in ("hidden_states", "encoder_hidden_states", "timestep", "img_ids", "txt_ids"):
+            value = getattr(self, name)
+            if type(value) not in (torch.Tensor, nn.Parameter):
+                return f"{name} is a {type(value).__name__}; the sites take plain tensors"
+            if value.is_meta:
+                return f"{name} is on the meta device"
+        return None
 
 
 @dataclass(frozen=True)
@@ -82,15 +115,32 @@ class Hoist:
 
 def reject_reason(transformer: nn.Module) -> str | None:
     """Why this transformer cannot carry the sites, naming what was seen and what is needed; None if it can."""
-    if type(transformer).__name__ != TRANSFORMER_CLASS:
-        return f"transformer is {type(transformer).__name__}, the sites need {TRANSFORMER_CLASS}"
+    from diffusers import LongCatImageTransformer2DModel
+
+    if type(transformer) is not LongCatImageTransformer2DModel:
+        kind = type(transformer)
+        return (
+            f"transformer is {kind.__module__}.{kind.__qualname__}, the sites need diffusers' own {TRANSFORMER_CLASS}"
+        )
     for attribute in ("context_embedder", "pos_embed", "time_embed", "transformer_blocks", "single_transformer_blocks"):
         if not hasattr(transformer, attribute):
             return f"transformer has no `{attribute}`"
     for name, module in _modulation_modules(transformer):
         if type(module) not in (nn.SiLU, nn.Linear):
             return f"{name} is {type(module).__name__}, the sites need a plain SiLU or Linear (an adapter changes it)"
-    return None
+    if is_replaced(transformer):
+        return "the transformer's own forward was replaced (by offloading?), which the fast paths would pass by"
+    return foreign_reason(_outside_of_blocks(transformer))
+
+
+def site_reasons(transformer: Any) -> dict[str, str]:
+    """Hoisting sites with somebody's hook or forward on what they would hold: its effect would be held too."""
+    reasons: dict[str, str] = {}
+    for hoist in hoists(transformer, ("context_embedding", "rotary_tables", "timestep_embedding", "modulation")):
+        for name, module in hoist.module.named_modules(prefix=hoist.name):
+            if is_replaced(module) or module._forward_hooks or module._forward_pre_hooks:
+                reasons.setdefault(hoist.site, f"{name} has a hook or another forward, whose effect would be held")
+    return reasons
 
 
 def hoists(transformer: Any, sites: tuple[str, ...]) -> Iterator[Hoist]:
@@ -112,14 +162,17 @@ def hoisted_forward(hoist: Hoist, call: CurrentCall, gate: Gate, held: HeldResul
     def forward(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return eager(*args, **kwargs)
-        sources = _sources(hoist, call, args)
-        if sources is None or undecidable():
-            return gate.run_eager(lambda: eager(*args, **kwargs))
+        if call.reason is not None:
+            return gate.decline(call.reason, lambda: eager(*args, **kwargs))
+        sources = _sources(hoist, call, (*args, *kwargs.values()))
+        cause = undecidable_because() if call.is_running else OUTSIDE
+        if sources is None or cause is not None:
+            return gate.run_eager(lambda: eager(*args, **kwargs), cause or UNTRACKED)
         key = (hoist.name, call.numerics, *(_signature(argument) for argument in (*args, *kwargs.values())))
         entry = held.find(key, sources)
         if entry is not None:
             return gate.run(key, lambda: entry.result, lambda: eager(*args, **kwargs))
-        result = gate.run_eager(lambda: eager(*args, **kwargs))
+        result = gate.run_eager(lambda: eager(*args, **kwargs), NEW_INPUTS if held.knows(key) else FIRST)
         gate.decide(key, result, lambda: eager(*args, **kwargs))
         held.hold(key, sources, result)
         return result
@@ -127,36 +180,40 @@ def hoisted_forward(hoist: Hoist, call: CurrentCall, gate: Gate, held: HeldResul
     return forward
 
 
-def watched_forward(call: CurrentCall, eager: Forward) -> Forward:
+def watched_forward(call: CurrentCall, guard: Guard, eager: Forward) -> Forward:
     """The replacement of ``transformer.forward``: note whose call this is, then run it unchanged."""
 
-    def forward(
-        hidden_states: torch.Tensor,
-        encoder_hidden_states: torch.Tensor | None = None,
-        timestep: torch.Tensor | None = None,
-        img_ids: torch.Tensor | None = None,
-        txt_ids: torch.Tensor | None = None,
-        guidance: torch.Tensor | None = None,
-        return_dict: bool = True,
-    ) -> Any:
-        with call.of(txt_ids, img_ids, timestep, hidden_states.device):
-            return eager(hidden_states, encoder_hidden_states, timestep, img_ids, txt_ids, guidance, return_dict)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        arguments = arguments_of(args, kwargs)
+        if arguments is None or torch.compiler.is_compiling():
+            return eager(*args, **kwargs)
+        with call.of(arguments, guard.reason() or arguments.reject_reason()):
+            return eager(*args, **kwargs)
 
     return forward
 
 
-def numerics_of(device: torch.device) -> Hashable:
-    """The process-wide switches that change the arithmetic of the same modules on the same tensors."""
-    autocast = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
-    return autocast, torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
+def arguments_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallArguments | None:
+    """A call's arguments by name; None where diffusers' own forward has no such parameters."""
+    try:
+        return CallArguments(*args, **kwargs)
+    except TypeError:
+        return None
 
 
 def _sources(hoist: Hoist, call: CurrentCall, args: tuple[Any, ...]) -> tuple[torch.Tensor, ...] | None:
     """Every tensor that the result is a function of, weights included; None where their writes cannot be told."""
     inputs = args if hoist.identify is None else hoist.identify(call)
-    sources = (*inputs, *hoist.module.parameters())
+    sources = (*inputs, *hoist.module.parameters(), *hoist.module.buffers())
     tensors = tuple(tensor for tensor in sources if isinstance(tensor, torch.Tensor))
     return tensors if len(tensors) == len(sources) and are_countable(tensors) else None
+
+
+def _outside_of_blocks(transformer: Any) -> Iterator[tuple[str, nn.Module]]:
+    """The transformer itself and all that is in no block."""
+    for name, module in transformer.named_modules():
+        if not name.startswith(("transformer_blocks.", "single_transformer_blocks.")):
+            yield name or "transformer", module
 
 
 def _modulation_modules(transformer: Any) -> Iterator[tuple[str, nn.Module]]:

@@ -71,10 +71,11 @@ class ExactLinears:
     def __init__(self, gelu_tanh: GatedOperation, attention_mlp_gelu: GatedOperation) -> None:
         self._gelu_tanh = gelu_tanh
         self._attention_mlp_gelu = attention_mlp_gelu
+        self.packs: list[PackedLinear] = []
 
     def streams(self, image: Sequence[nn.Linear], text: Sequence[nn.Linear]) -> StreamMatrices:
         """Each stream's linears as one packed matrix."""
-        return ExactStreams(pack(image), pack(text))
+        return ExactStreams(self._pack(image), self._pack(text))
 
     def feed_forward(self, image: Any, text: Any) -> StreamMatrices:
         """Up, GELU in place over all rows, down."""
@@ -84,7 +85,8 @@ class ExactLinears:
 
     def parallel(self, block: Any) -> ParallelMatrices:
         """One packed projection; the output matrix reads attention and MLP from one buffer."""
-        return ExactParallel(pack(parallel_projections(block)), pack([block.proj_out]), self._attention_mlp_gelu)
+        projections, proj_out = self._pack(parallel_projections(block)), self._pack([block.proj_out])
+        return ExactParallel(projections, proj_out, self._attention_mlp_gelu)
 
     def refresh(self) -> None:
         """Nothing: the packed matrices are the weights."""
@@ -92,6 +94,11 @@ class ExactLinears:
     def state(self) -> Hashable:
         """Nothing of its own."""
         return ()
+
+    def _pack(self, linears: Sequence[nn.Linear]) -> PackedLinear:
+        packed = pack(linears)
+        self.packs.append(packed)
+        return packed
 
 
 @dataclass(frozen=True)

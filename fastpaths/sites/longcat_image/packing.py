@@ -2,7 +2,9 @@
 
 Exact where the gate says so: each output column is the same dot product, but the library may choose another tile for
 the wider matrix. A parameter becomes a view of the buffer, so state-dict names, ``load_state_dict`` and
-``save_pretrained`` are what they were, and a write into one weight is a write into the buffer.
+``save_pretrained`` are what they were, and a write into one weight is a write into the buffer. Unpacked, each has
+memory of its own again. A view of a parameter (``detach()``, ``data``) taken before that does not follow it there, nor
+does one taken before it was packed follow it here.
 """
 
 from __future__ import annotations
@@ -14,14 +16,29 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+ALIGNMENT_BYTES = 256
+"""The largest alignment that a matrix library asks about before it chooses a kernel; fresh memory has it."""
+
 
 @dataclass(frozen=True)
 class PackedLinear:
-    """``weight`` [outputs, inputs] and ``bias`` [outputs] of several linears, in order; ``weights`` are their own."""
+    """``weight`` [outputs, inputs] and ``bias`` [outputs] of several linears, in order; ``weights`` are their own.
+
+    ``moved`` are the parameters that became views of these buffers.
+    """
 
     weight: torch.Tensor
     bias: torch.Tensor
     weights: tuple[nn.Parameter, ...]
+    moved: tuple[nn.Parameter, ...] = ()
+
+    def unpack(self) -> None:
+        """Give every parameter that was moved here memory of its own again, where it still lies here."""
+        buffers = {buffer.untyped_storage().data_ptr() for buffer in (self.weight, self.bias)}
+        with torch.inference_mode(False), torch.no_grad():
+            for parameter in self.moved:
+                if parameter.untyped_storage().data_ptr() in buffers:
+                    parameter.data = parameter.detach().clone()
 
 
 def pack(linears: Sequence[nn.Linear]) -> PackedLinear:
@@ -30,12 +47,27 @@ def pack(linears: Sequence[nn.Linear]) -> PackedLinear:
     What moved parameters leave behind goes back to the device at once: no request could use memory in such pieces, and
     packing never needs more than one block's worth.
     """
-    weights = tuple(linear.weight for linear in linears)
-    moves = not _lie_in_one_buffer(weights)
-    packed = PackedLinear(_side_by_side(weights), _side_by_side([linear.bias for linear in linears]), weights)
-    if moves and packed.weight.is_cuda:
+    weights, biases = tuple(linear.weight for linear in linears), tuple(linear.bias for linear in linears)
+    moved = tuple(
+        parameter for together in (weights, biases) if not _lie_in_one_buffer(together) for parameter in together
+    )
+    # Under inference mode the buffers, and with them the weights, would lose their count of writes.
+    with torch.inference_mode(False), torch.no_grad():
+        packed = PackedLinear(_side_by_side(weights), _side_by_side(biases), weights, moved)
+    if moved and packed.weight.is_cuda:
         torch.cuda.empty_cache()
     return packed
+
+
+def unpack_all(packs: list[PackedLinear]) -> None:
+    """Undo ``packs``, emptying the list: no more than one of them is in memory twice, if nobody else holds them."""
+    while packs:
+        packed = packs.pop()
+        packed.unpack()
+        is_cuda = bool(packed.moved) and packed.weight.is_cuda
+        del packed
+        if is_cuda:
+            torch.cuda.empty_cache()
 
 
 def linear_into(weight: torch.Tensor, bias: torch.Tensor, x: torch.Tensor, out: torch.Tensor) -> None:
@@ -48,6 +80,11 @@ def linear_into(weight: torch.Tensor, bias: torch.Tensor, x: torch.Tensor, out: 
         out.copy_(F.linear(x.contiguous(), weight, bias))
     else:
         torch.addmm(bias, x_rows, weight.t(), out=out_rows)
+
+
+def is_aligned(tensor: torch.Tensor) -> bool:
+    """Whether a library would take this memory for fresh memory when it chooses a kernel."""
+    return tensor.data_ptr() % ALIGNMENT_BYTES == 0
 
 
 def rows_of(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -77,6 +114,8 @@ def _side_by_side(parameters: Sequence[nn.Parameter]) -> torch.Tensor:
 
 
 def _lie_in_one_buffer(parameters: Sequence[nn.Parameter]) -> bool:
+    if len(parameters) == 1:
+        return True
     expected, storage = parameters[0].data_ptr(), parameters[0].untyped_storage().data_ptr()
     for parameter in parameters:
         if parameter.data_ptr() != expected or parameter.untyped_storage().data_ptr() != storage:

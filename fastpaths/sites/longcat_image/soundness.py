@@ -1,19 +1,23 @@
-"""Whether a transformer is still the plain one that the rewritten blocks reproduce: asked at mount and at every call.
+"""Whether a transformer is the plain one that the rewritten blocks reproduce: asked at mount.
 
 Adapters replace linears, offloading and caching hook modules, quantisation changes weights: each would be bypassed by
-code that reads ``module.weight`` itself, so each makes the rewrite decline, by name.
+code that reads ``module.weight`` itself, so each makes the rewrite decline, by name. That it stays so is what
+:mod:`fuseproof.fastpaths.module_state` compares at every call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
+from fuseproof.fastpaths.replacements import Replacement, runs_its_own
+
 BLOCK_DTYPES = (torch.bfloat16, torch.float32)
+AROUND_THE_BLOCKS = ("norm_out", "x_embedder", "proj_out")
+"""Modules that the rewrite reads the weights of while they are plain, and calls where somebody has hooked them."""
 PROCESSOR = "LongCatImageAttnProcessor"
 PLAIN_CLASSES = {
     "Linear",
@@ -33,89 +37,48 @@ PLAIN_CLASSES = {
 }
 
 
-@dataclass(frozen=True)
-class _Seat:
-    """One module where its parent holds it."""
-
-    name: str
-    siblings: dict[str, nn.Module | None]
-    key: str
-    module: nn.Module
-
-
-@dataclass(frozen=True)
-class _Weight:
-    """One parameter where its module holds it, and the memory it had."""
-
-    name: str
-    parameters: dict[str, nn.Parameter | None]
-    key: str
-    address: int
-
-
-class Soundness:
-    """What the rewritten blocks rely on, written down once and compared cheaply at every call."""
-
-    def __init__(self, transformer: Any) -> None:
-        self._seats = tuple(
-            _Seat(f"{parent_name}.{key}", parent._modules, key, module)
-            for parent_name, parent in rewritten_modules(transformer)
-            for key, module in parent._modules.items()
-            if module is not None
-        )
-        self._roots = tuple((name, module) for name, module in _blocks(transformer))
-        self._weights = tuple(
-            _Weight(f"{name}.{key}", module._parameters, key, parameter.data_ptr())
-            for name, module in rewritten_modules(transformer)
-            for key, parameter in module._parameters.items()
-            if parameter is not None
-        )
-
-    def addresses(self) -> tuple[int, ...]:
-        """Where the weights lie: what a captured graph has baked in."""
-        return tuple(weight.address for weight in self._weights)
-
-    def change(self) -> str | None:
-        """What is no longer as it was at mount, or None."""
-        for name, module in self._roots:
-            if is_hooked(module):
-                return f"{name} has a hook or another forward"
-        for seat in self._seats:
-            if seat.siblings.get(seat.key) is not seat.module:
-                return f"{seat.name} was replaced by {type(seat.siblings.get(seat.key)).__name__}"
-            if is_hooked(seat.module):
-                return f"{seat.name} has a hook or another forward"
-        for weight in self._weights:
-            parameter = weight.parameters.get(weight.key)
-            if parameter is None or parameter.data_ptr() != weight.address:
-                return f"{weight.name} has moved since mounting; mount again"
-        return None
-
-
 def reject_reason(transformer: Any) -> str | None:
     """Why the blocks of this transformer cannot be rewritten, naming the module; None if they can."""
     for name, module in rewritten_modules(transformer):
         reason = _module_reason(name, module)
         if reason is not None:
             return reason
+    devices = {parameter.device for parameter in transformer.parameters()}
+    if len(devices) != 1 or "meta" in {device.type for device in devices}:
+        return f"weights are on {', '.join(sorted(map(str, devices)))}; the rewritten blocks need one device"
     dtypes = {parameter.dtype for parameter in transformer.parameters()}
     if len(dtypes) != 1 or not dtypes <= set(BLOCK_DTYPES):
         seen = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
         return f"weights are {seen}; the rewritten blocks need bfloat16 or float32 throughout"
-    devices = {parameter.device for parameter in transformer.parameters()}
-    if len(devices) != 1 or "meta" in {device.type for device in devices}:
-        return f"weights are on {', '.join(sorted(map(str, devices)))}; the rewritten blocks need one device"
+    return _products_reason(dtypes.pop(), devices.pop())
+
+
+def _products_reason(dtype: torch.dtype, device: torch.device) -> str | None:
+    """Seen on an H200 (torch 2.11): which tile the library takes for a wider fp32 matrix changes the order of a sum."""
+    if device.type == "cuda" and dtype != torch.bfloat16:
+        return (
+            f"weights are {str(dtype).removeprefix('torch.')}; on CUDA, float32 products of packed weights have other "
+            "bits, so the rewritten blocks need bfloat16 there"
+        )
     return None
 
 
-def is_replaced(module: nn.Module) -> bool:
-    """Whether something stands in for the module's own forward."""
-    return "forward" in module.__dict__
+def plain(transformer: Any) -> frozenset[str]:
+    """Which of :data:`AROUND_THE_BLOCKS` do nothing besides their classes' own forwards."""
+    return frozenset(
+        name for name in AROUND_THE_BLOCKS if not any(map(is_hooked, getattr(transformer, name).modules()))
+    )
+
+
+def modules_around(transformer: Any) -> Iterator[nn.Module]:
+    """Every module of :data:`AROUND_THE_BLOCKS`: hooks on these are heard, whenever they come."""
+    for name in AROUND_THE_BLOCKS:
+        yield from getattr(transformer, name).modules()
 
 
 def is_hooked(module: nn.Module) -> bool:
     """Whether calling the module does anything besides its class's own forward."""
-    return bool("forward" in module.__dict__ or module._forward_hooks or module._forward_pre_hooks)
+    return bool(not runs_its_own(module) or module._forward_hooks or module._forward_pre_hooks)
 
 
 def rewritten_modules(transformer: Any) -> Iterator[tuple[str, nn.Module]]:
@@ -135,10 +98,16 @@ def _blocks(transformer: Any) -> Iterator[tuple[str, Any]]:
     yield "proj_out", transformer.proj_out
 
 
+def _is_around(name: str) -> bool:
+    return name.split(".", maxsplit=1)[0] in AROUND_THE_BLOCKS
+
+
 def _module_reason(name: str, module: Any) -> str | None:
     kind = type(module).__name__
-    if is_hooked(module):
-        return f"{name} has a hook or another forward, which the rewritten blocks would pass by"
+    if is_hooked(module) and not _is_around(name):
+        is_own = isinstance(vars(module).get("forward"), Replacement)
+        what = "a fast path of your own" if is_own else "a hook or another forward"
+        return f"{name} has {what}, which the rewritten blocks would pass by"
     if module.training and kind == "Dropout":
         return f"{name} is in training mode"
     if kind == "LongCatImageAttention":

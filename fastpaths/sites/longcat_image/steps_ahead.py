@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from fuseproof.fastpaths.gates import Gate, undecidable
-from fuseproof.fastpaths.hoisting import are_countable, state_of
+from fuseproof.fastpaths.hoisting import are_countable, memory_of, state_of
 from fuseproof.fastpaths.operations import signature
 from fuseproof.fastpaths.sites.longcat_image.modulation import ModulationTable
 
@@ -41,6 +41,7 @@ class _Ahead:
     embeddings: torch.Tensor
     tables: torch.Tensor
     state: Hashable
+    memory: tuple[torch.UntypedStorage, ...]
 
 
 class StepsAhead(threading.local):
@@ -90,7 +91,10 @@ class StepsAhead(threading.local):
             embeddings = torch.cat([self._embedded(timestep.to(dtype) * 1000, dtype) for timestep in self._announced])
             padded = torch.cat([embeddings, embeddings[-1:].expand(-len(embeddings) % ROWS, -1)])
             tables = torch.cat([self._table.fused(block) for block in padded.split(ROWS)])
-            self._ahead = _Ahead(self._announced, embeddings, tables, state_of(sources, (embeddings, tables)))
+            made = embeddings, tables
+            if not are_countable(made):
+                return None
+            self._ahead = _Ahead(self._announced, *made, state_of(sources, made), memory_of(sources, made))
         if self._ahead.state != state_of(sources, (self._ahead.embeddings, self._ahead.tables)):
             self.clear()
             return None

@@ -72,14 +72,13 @@ def test_reasons_of_cards_that_are_not_here(monkeypatch, expected, shape, capabi
     assert expected == fp8_linear.reject_reason(weight)
 
 
-@pytest.mark.parametrize(
-    ("expected", "dtype"),
-    [
-        ("weights are on cpu; FP8 matmuls need a CUDA device, sm_89 or newer", torch.bfloat16),
-        ("weights are float32; FP8 matmuls replace bfloat16 ones", torch.float32),
-        ("weights are float16; FP8 matmuls replace bfloat16 ones", torch.float16),
-    ],
-    ids=["cpu", "fp32", "fp16"],
-)
-def test_reasons(expected, dtype):
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float16], ids=str)
+def test_the_device_is_named_first(dtype):
+    expected = "weights are on cpu; FP8 matmuls need a CUDA device, sm_89 or newer"
     assert expected == fp8_linear.reject_reason(torch.zeros(32, 32, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_reasons_of_other_weights_on_a_card(dtype):
+    weight = SimpleNamespace(dtype=getattr(torch, dtype), device=torch.device("cuda", 0), shape=torch.Size((32, 32)))
+    assert f"weights are {dtype}; FP8 matmuls replace bfloat16 ones" == fp8_linear.reject_reason(weight)

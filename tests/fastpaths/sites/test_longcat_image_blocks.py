@@ -151,7 +151,8 @@ def make_half(pipe):
 
 
 def replace_the_forward(pipe):
-    pipe.transformer.forward = pipe.transformer.forward
+    eager = pipe.transformer.forward
+    pipe.transformer.forward = lambda *args, **kwargs: eager(*args, **{**kwargs, "return_dict": False})
 
 
 DECLINES = {

@@ -1,0 +1,69 @@
+"""What ``fuseproof generate`` prints of a run that is done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def summary(dump: dict[str, Any]) -> str:
+    """Times, raw hashes (one line an image) and fast paths (one line for each state and reason)."""
+    timers = dump["timers"]
+    denoise = "n/a" if timers["denoise_ms"] is None else f"{timers['denoise_ms'] / 1e3:.3f} s"
+    apart = ", ".join(
+        f"{name} {timers[key] / 1e3:.3f} s"
+        for name, key in (("load", "load_ms"), ("warm-up", "warmup_ms"), ("compile", "compile_ms"))
+        if timers[key]
+    )
+    worker, client = timers["worker_ms"] / 1e3, timers["client_ms"] / 1e3
+    lines = [
+        f"worker {worker:.3f} s, denoise {denoise}, client {client:.3f} s" + (f" (apart: {apart})" if apart else "")
+    ]
+    lines += [f"raw sha256 {output['raw_sha256']}" for output in dump["outputs"]]
+    lines += fastpaths_lines(dump["fastpaths"])
+    return "\n".join([*lines, graphs_line(dump["graphs"])] if dump["graphs"].get("captured") else lines)
+
+
+def fastpaths_lines(fastpaths: dict[str, Any]) -> list[str]:
+    """Which sites ran fused, which did not and why: a line for each state and reason, with all sites that share it.
+
+    Sites that nobody asked for are left out.
+    """
+    told = {name: site for name, site in (fastpaths.get("sites") or {}).items() if site["state"] != "off"}
+    heading = f"fast paths {fastpaths['requested']}:"
+    if not told:
+        return [f"{heading} none mounted"]
+    lines = [
+        f"  {state}: {', '.join(_with_calls(name, told[name]) for name in names)}{_in_brackets(reason)}"
+        for (state, reason), names in sites_by_fate(told).items()
+    ]
+    return [heading, *lines]
+
+
+def sites_text(sites: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """``a, b declined (reason); c rejected (another)``; None for no sites."""
+    fates = sites_by_fate(sites).items()
+    return "; ".join(f"{', '.join(names)} {state}{_in_brackets(reason)}" for (state, reason), names in fates) or None
+
+
+def sites_by_fate(sites: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, str | None], list[str]]:
+    """The names of sites by what became of them, (state, reason), in the order in which each was first seen."""
+    found: dict[tuple[str, str | None], list[str]] = {}
+    for name, site in sites.items():
+        found.setdefault((str(site.get("state")), site.get("reason")), []).append(name)
+    return found
+
+
+def graphs_line(graphs: dict[str, Any]) -> str:
+    """How many CUDA graphs were captured, and how the timed calls were answered."""
+    told = ", ".join(f"{graphs[name]} {name}" for name in ("captured", "replayed", "missed", "unsupported"))
+    return f"CUDA graphs: {told}"
+
+
+def _with_calls(name: str, site: Mapping[str, Any]) -> str:
+    calls = site.get("calls_fused") or 0
+    return f"{name} {calls} {'call' if calls == 1 else 'calls'}" if calls else name
+
+
+def _in_brackets(reason: str | None) -> str:
+    return f" ({reason})" if reason else ""

@@ -1,0 +1,81 @@
+"""``fuseproof verify``: recompute every hash, metric and number of a campaign, and name what does not agree."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import click
+
+from fuseproof.cli import exit_codes
+from fuseproof.cli.options import json_option
+
+if TYPE_CHECKING:
+    from fuseproof.harness.verification.findings import Check, Verification
+
+MOST_FINDINGS = 5
+"""Shown of each check; ``--json`` lists all of them."""
+
+
+@click.command()
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=str))
+@json_option("Print strict JSON instead of text: every check, every finding.")
+def verify(directory: str, as_json: bool) -> int:
+    """Recompute what the campaign in DIR says from what it keeps. Writes nothing, needs neither torch nor a GPU.
+
+    Checks that SHA256SUMS lists every file as it is, that every slot stands where campaign.json says, the hashes of all
+    outputs and kept arrays, the times, memory and work in every result.json against its perf.json, the metrics of the
+    pictures, and every number and line of the report files. Numbers that contradict each other are found whoever
+    signed them. Whether the result itself is good is not asked: that is `fuseproof report`.
+
+    Exit code: 0 everything agrees, 1 something does not, 2 usage.
+    """
+    from fuseproof.harness.verification.verify import verify_campaign
+
+    verification = verify_campaign(directory)
+    if as_json:
+        click.echo(json.dumps(verification.to_json(), indent=2, allow_nan=False))
+    else:
+        click.echo(verification_text(verification), nl=False)
+    return exit_codes.DONE if verification.is_verified else exit_codes.FAILED
+
+
+def verification_text(verification: Verification) -> str:
+    """One line a check, then its findings, then the verdict."""
+    from fuseproof.harness.escape import visible
+
+    lines = [line for check in verification.checks for line in _check_lines(check)]
+    lines.append(f"audited: {_counted(verification.totals())}")
+    if verification.is_verified:
+        lines.append(f"VERIFIED: {verification.directory} agrees with everything that can be recomputed from it.")
+    else:
+        lines.append(f"NOT VERIFIED: {verification.first_text}.")
+        lines.append(f"  next: {_advice(verification)}")
+    return "".join(f"{visible(line)}\n" for line in lines)
+
+
+def _check_lines(check: Check) -> list[str]:
+    word = f"FAILED ({len(check.findings)})" if check.findings else "ok"
+    lines = [f"{check.name:<10} {word:<11} {_counted(check.counts)}".rstrip()]
+    lines += [f"  {finding.text}" for finding in check.findings[:MOST_FINDINGS]]
+    if len(check.findings) > MOST_FINDINGS:
+        lines.append(f"  and {len(check.findings) - MOST_FINDINGS} more; --json lists them")
+    return lines + [f"  note: {note}" for note in check.notes]
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{amount:,} {what}" for what, amount in counts.items() if amount) or "nothing to check"
+
+
+def _advice(verification: Verification) -> str:
+    directory = verification.directory
+    wrong = {check.name for check in verification.checks if check.findings}
+    if wrong & {"slots", "hashes", "numbers"}:
+        return "Restore the slot's files from a copy, or measure again in a new campaign."
+    if wrong & {"report", "metrics"}:
+        return (
+            f"The slots agree with themselves; fuseproof report {directory} renders the report again. "
+            "Another version of fuseproof words and rounds it otherwise."
+        )
+    return f"Restore what changed; where only the report files are unlisted, fuseproof report {directory} signs them."

@@ -1,0 +1,206 @@
+"""What a campaign lets anybody claim, workload by workload, and why each other thing is not claimed.
+
+A speed is claimed only with a clear word on the primary timer, outputs that keep their contract, every planned block
+and whatever the plan asks of every block. Memory is claimed where allocated and reserved agree, outputs where they were
+compared. Nothing that was not measured here is claimed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from fuseproof.harness.analysis.audit import audit
+from fuseproof.harness.analysis.caveats import no_quality_evidence_text
+from fuseproof.harness.analysis.metrics import MetricResult
+from fuseproof.harness.analysis.output_check import LEVEL_TITLES
+from fuseproof.harness.analysis.sentences import SUMMARY_CODES, interval_text, percent_text
+from fuseproof.harness.number_format import count, latency_change, shortened
+from fuseproof.harness.statistics.verdict import Word
+
+if TYPE_CHECKING:
+    from fuseproof.harness.analysis.campaign import CampaignAnalysis, CellAnalysis
+
+CLEAR_WORDS = frozenset({Word.FASTER, Word.SLOWER, Word.SAME})
+NOT_THE_FAST_PATH = "FASTPATH_NOT_TAKEN"
+SAME_PROGRAM = "SAME_PROGRAM"
+LONGEST_BECAUSE = 240
+MOST_SITES = 6
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One workload. ``because`` is empty exactly when it is claimed; every entry is a part of a sentence."""
+
+    name: str
+    claimed: tuple[str, ...]
+    because: tuple[str, ...]
+    not_claimed: tuple[str, ...]
+    """What beside the headline is not claimed, each with its reason."""
+    caveats: tuple[str, ...]
+    """Codes of warnings that a reader of the claim must look up."""
+
+    @property
+    def is_claimed(self) -> bool:
+        return not self.because
+
+    @property
+    def text(self) -> str:
+        """What follows the workload's name and ``claimed`` or ``not claimed``."""
+        lead = f": {'; '.join(self.claimed)}." if self.is_claimed else f", because {'; '.join(self.because)}."
+        rest = f" Not claimed: {'; '.join(self.not_claimed)}." if self.not_claimed and self.is_claimed else ""
+        return f"{lead}{rest}" + (f" Read with it: {', '.join(self.caveats)}." if self.caveats else "")
+
+    @property
+    def word(self) -> str:
+        return "claimed" if self.is_claimed else "not claimed"
+
+    def to_json(self) -> dict[str, Any]:
+        """Strict JSON values."""
+        return asdict(self) | {"is_claimed": self.is_claimed}
+
+
+def claims(analysis: CampaignAnalysis) -> tuple[Claim, ...]:
+    """One claim a cell, in the order of the plan."""
+    return tuple(_claim(analysis, cell) for cell in analysis.cells)
+
+
+def closing_lines(analysis: CampaignAnalysis) -> list[str]:
+    """What is claimed and what is not, a line a cell, then the whole campaign and the account of its records."""
+    found = claims(analysis)
+    records = audit(analysis)
+    lines = [f"{claim.word}: {claim.name}{claim.text}" for claim in found]
+    lines += [whole_campaign_text(analysis, found)] if len(found) > 1 or analysis.plan.qualify else []
+    return [*lines, records.line + (f"; blocks {records.block_line}" if records.block_line else "")]
+
+
+def whole_campaign_text(analysis: CampaignAnalysis, found: Sequence[Claim]) -> str:
+    """How the campaign as a whole fared: an accepted workload does not make the others pass."""
+    claimed = sum(claim.is_claimed for claim in found)
+    parts = [f"{claimed} of {count(len(found), 'workload')} claimed"]
+    asked = [cell for cell in analysis.cells if cell.qualification.is_asked]
+    if asked:
+        passed = sum(cell.qualification.is_qualified for cell in asked)
+        required = ", ".join(analysis.plan.qualify)
+        word = "qualified" if passed == len(asked) else "NOT qualified"
+        parts.append(f"{word}: {passed} of {len(asked)} reach {required} in every block")
+    code = analysis.exit_code()
+    parts += [f"exit code {code}"] if code else []
+    return f"Whole campaign: {'; '.join(parts)}."
+
+
+def scope_text(analysis: CampaignAnalysis) -> str | None:
+    """Fast paths that the gate protects and nothing here has timed; None where the candidate mounted none."""
+    ran: dict[str, None] = {}
+    idle: dict[str, None] = {}
+    for cell in analysis.cells:
+        for site in cell.fastpaths.sites:
+            if site.candidate is None or site.candidate.was_switched_off:
+                continue
+            (ran if site.candidate.calls_fused else idle)[site.site] = None
+    idle = {name: None for name in idle if name not in ran}
+    if not ran and not idle:
+        return None
+    parts = ["other models and sizes at the sites that ran"] if ran else []
+    parts += [f"{_names(list(idle))}, mounted without a fused call"] if idle else []
+    return f"Protected by the gate, not benchmarked: {'; '.join(parts)}."
+
+
+def _names(names: list[str]) -> str:
+    more = f" and {len(names) - MOST_SITES} more" if len(names) > MOST_SITES else ""
+    return ", ".join(names[:MOST_SITES]) + more
+
+
+def _claim(analysis: CampaignAnalysis, cell: CellAnalysis) -> Claim:
+    because = tuple(shortened(text.rstrip("."), LONGEST_BECAUSE) for text in _obstacles(analysis, cell))
+    claimed = () if because else tuple(_claimed(cell))
+    caveats = dict.fromkeys(warning.code for warning in cell.warnings if warning.code in SUMMARY_CODES)
+    imported = analysis.campaign.origin is not None
+    not_observed = ("order, isolation and telemetry: recorded elsewhere, not observed here",) if imported else ()
+    not_claimed = () if because else (*_not_claimed(cell), *not_observed)
+    return Claim(cell.name, claimed, because, not_claimed, tuple(caveats))
+
+
+def _obstacles(analysis: CampaignAnalysis, cell: CellAnalysis) -> list[str]:
+    """Everything that forbids the workload's claim, the gravest first."""
+    found = []
+    if cell.word not in CLEAR_WORDS:
+        reason = cell.verdict.headline
+        found.append(cell.word.value if reason is None else f"{cell.word.value} ({reason.code}): {reason.detail}")
+    if not cell.outputs.keeps_contract:
+        found.append(f"the outputs do not keep the contract {cell.outputs.contract}")
+    if cell.qualification.is_asked and not cell.qualification.is_qualified and cell.metrics:
+        found.append(cell.qualification.sentence.removeprefix("not qualified, because "))
+    if cell.runs.lost and cell.word in CLEAR_WORDS:
+        complete = f"{len(cell.runs.blocks)} of {cell.runs.planned_blocks} planned blocks are complete"
+        found.append(f"only {complete}")
+    if cell.runs.omitted:
+        found.append("the reader chose some of the blocks")
+    codes = {warning.code: warning for warning in cell.warnings}
+    if NOT_THE_FAST_PATH in codes:
+        found.append(f"{NOT_THE_FAST_PATH}: {codes[NOT_THE_FAST_PATH].detail}")
+    if analysis.is_self_comparison:
+        found.append("both arms are the same command (A/A)")
+    elif SAME_PROGRAM in codes:
+        found.append(f"{SAME_PROGRAM}: {codes[SAME_PROGRAM].detail}")
+    return found
+
+
+def _claimed(cell: CellAnalysis) -> list[str]:
+    found = [speed_text(cell)]
+    if cell.qualification.is_qualified:
+        found.append(cell.qualification.sentence)
+    if cell.outputs.decided_by is not None:
+        found.append(_outputs_text(cell))
+    memory = cell.memory.agreement
+    if memory in ("less", "more", "unchanged"):
+        found.append(f"{memory} memory" if memory != "more" else "more memory (a cost)")
+    return [text for text in found if text]
+
+
+def speed_text(cell: CellAnalysis) -> str:
+    """``Worker E2E −5.80 % latency (1.062× faster), reduction [5.29, 6.32] %``; SAME says what is excluded."""
+    comparison, primary = cell.verdict.comparison, cell.primary
+    if comparison is None or primary is None:
+        return ""
+    bounds = f"[{interval_text(comparison, comparison.interval_used).strip('[]')}] %"
+    if cell.word is Word.SAME:
+        return f"{primary.title} SAME: no difference of {percent_text(comparison.min_effect)} or more, {bounds}"
+    if any(warning.code == "MEAN_MEDIAN_DISAGREE" for warning in cell.verdict.warnings):
+        return f"{primary.title} {cell.word.value}, reduction {bounds} (the size is not claimed)"
+    return f"{primary.title} {latency_change(comparison.reduction)}, reduction {bounds}"
+
+
+def _outputs_text(cell: CellAnalysis) -> str:
+    outputs = cell.outputs
+    if outputs.status == "identical" and outputs.decided_by is not None:
+        return f"outputs identical in {LEVEL_TITLES[outputs.decided_by]}"
+    if outputs.status == "pixels identical":
+        return "outputs identical in decoded pixels"
+    return "" if no_quality_evidence_text(cell.runs) else f"outputs keep {outputs.contract}"
+
+
+def _not_claimed(cell: CellAnalysis) -> list[str]:
+    found = []
+    others = [metric for metric in cell.metrics if not metric.is_primary and metric.is_judged]
+    named = {timer.timer for timer in cell.qualification.timers} if cell.qualification.is_qualified else set()
+    descriptive = [metric for metric in others if metric.name not in named]
+    if descriptive:
+        timers = ", ".join(f"{metric.title} ({_word(metric)})" for metric in descriptive)
+        found.append(f"{timers}: descriptive")
+    if cell.outputs.decided_by is None:
+        found.append("outputs: nothing was compared")
+    else:
+        evidence = no_quality_evidence_text(cell.runs)
+        found += [f"quality: {evidence}"] if evidence else []
+    if cell.memory.agreement == "mixed":
+        found.append("memory: allocated and reserved do not agree")
+    elif cell.memory.agreement == "unknown":
+        found.append("memory: not recorded in every run")
+    return found
+
+
+def _word(metric: MetricResult) -> str:
+    headline = metric.verdict.headline if metric.verdict is not None else None
+    return metric.word if headline is None else f"{metric.word}, {headline.code}"

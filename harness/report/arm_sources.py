@@ -1,0 +1,84 @@
+"""Where the arms' code came from, for Setup and Reproduce: ref, commit, repository, setup, imported module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fuseproof.harness.campaign.arm_caches import CACHE_VARIABLES
+from fuseproof.harness.campaign.arm_lineage import ArmLineage, short_commit
+from fuseproof.harness.campaign.records import SlotRecord
+from fuseproof.harness.number_format import shortened
+from fuseproof.harness.report.document import Code, Text
+
+LETTERS = ("A", "B")
+REF_FLAGS = {"--baseline-ref": "A", "--candidate-ref": "B"}
+PLACE_VARIABLES = frozenset({*CACHE_VARIABLES, "PYTHONPATH", "PATH"})
+"""Set for an arm in a place of its own; their values are paths of one machine."""
+
+
+def source_rows(lineage: Mapping[str, ArmLineage], limit: int) -> list[tuple[Text, ...]]:
+    """Rows of the Setup table: source, setup, module and Python, where any arm has one."""
+    known = [lineage.get(letter, ArmLineage()) for letter in LETTERS]
+    rows: list[tuple[Text, ...]] = []
+    if any(arm.ref for arm in known):
+        rows.append(("Source", *(_source(arm, limit) for arm in known)))
+    if any(arm.setup for arm in known):
+        rows.append(("Set-up", *(_setup(arm, limit) for arm in known)))
+    if any(arm.ref and arm.module for arm in known):
+        rows.append(("Imports", *(Code(shortened(f"{arm.module}: {arm.module_file}", limit)) for arm in known)))
+    if any(arm.python for arm in known):
+        rows.append(("Python", *(Code(shortened(arm.python or "this one", limit)) for arm in known)))
+    return rows
+
+
+def shown_overrides(slot: SlotRecord) -> dict[str, str]:
+    """The variables set for a slot without those that only say where on this machine its arm lives."""
+    hidden = PLACE_VARIABLES if slot.caches else frozenset()
+    return {name: value for name, value in slot.environment_overrides.items() if name not in hidden}
+
+
+def with_commits(command: Sequence[str], lineage: Mapping[str, ArmLineage]) -> list[str]:
+    """The campaign's command with the commit that each ref was, because refs move."""
+    words: list[str] = []
+    previous = ""
+    for word in command:
+        flag, separator, _ = word.partition("=")
+        letter = REF_FLAGS.get(previous) or (REF_FLAGS.get(flag) if separator else None)
+        commit = lineage[letter].commit if letter is not None and letter in lineage else None
+        words.append(word if commit is None else f"{flag}={commit}" if separator and flag in REF_FLAGS else commit)
+        previous = word
+    return words
+
+
+def tree_line(slot: SlotRecord) -> tuple[str, ...]:
+    """What a reader needs before one run of a ref: a tree of its commit."""
+    lineage = slot.lineage or {}
+    if not lineage.get("ref"):
+        return ()
+    where = f" of {lineage['remote']}" if lineage.get("remote") else ""
+    there = "" if _runs_our_code(slot) else ", in which the program below was started"
+    return (f"# TREE: a clean checkout{where} at {lineage['commit']}{there}",)
+
+
+def tree_prefix(slot: SlotRecord) -> str:
+    """What stands before the command of one run of a ref of ours, so that it imports the tree's code."""
+    return 'PYTHONPATH="$TREE" ' if tree_line(slot) and _runs_our_code(slot) else ""
+
+
+def _runs_our_code(slot: SlotRecord) -> bool:
+    return list(slot.command[1:4]) == ["-P", "-m", "fuseproof"]
+
+
+def _source(arm: ArmLineage, limit: int) -> Text:
+    if arm.commit is None:
+        return shortened(arm.reason or "not recorded", limit)
+    commit = short_commit(arm.commit, arm.is_dirty, arm.diff_sha256)
+    where = f" of {shortened(arm.remote, limit)}" if arm.remote else ""
+    empty = f", {len(arm.submodules)} submodules" if arm.submodules else ""
+    return (Code(shortened(arm.ref, limit)) if arm.ref else "checkout", " = ", Code(commit), f"{where}{empty}")
+
+
+def _setup(arm: ArmLineage, limit: int) -> Text:
+    if arm.setup is None:
+        return "none"
+    return (Code(shortened(arm.setup.command, limit)), f", status {arm.setup.exit_code}, {arm.setup.seconds:.1f} s")

@@ -1,0 +1,127 @@
+"""Render the report again, in memory, and compare every number and every line with what lies in the folder."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fuseproof.errors import FuseproofError
+from fuseproof.harness.analysis.campaign import CampaignAnalysis, analyse
+from fuseproof.harness.campaign.folder import Campaign
+from fuseproof.harness.report.ledger import RAW_RUNS_FILE
+from fuseproof.harness.report.write import NUMBERS_FILE, render_files
+from fuseproof.harness.verification.findings import METRICS, REPORT, Check, Finding, Tally
+from fuseproof.harness.verification.lines import line_findings
+
+SLOTS_SOURCE = "campaign.json and the slots"
+ROUNDING = 1e-12
+"""Relative: another processor or library may round a sum, a logarithm or an SSIM window otherwise, and no further."""
+METRICS_OF_A_PAIR = 4
+"""SSIM, PSNR, the largest distance, the share of differing values."""
+_PAIRS = ".outputs.pairs["
+
+
+def check_report(campaign: Campaign, *, has_other_findings: bool) -> tuple[Check, Check]:
+    """The metrics of the pictures, and everything else that the report files say.
+
+    ``has_other_findings``: a slot is known to be wrong, so the report is bound to differ; a note says so.
+    """
+    try:
+        analysis = analyse(campaign)
+    except FuseproofError as error:
+        problem = f"cannot be recomputed: {error.message.replace(f'{campaign.directory}/', '')}"
+        return Check(METRICS, {}), Check(REPORT, {}, (Finding(NUMBERS_FILE, problem),))
+    tally = Tally()
+    findings: list[Finding] = []
+    rendered = render_files(analysis)
+    for name, text in sorted(rendered.items(), key=lambda file: file[0] != NUMBERS_FILE):
+        findings += _file_findings(campaign.directory / name, text, tally)
+    if RAW_RUNS_FILE not in rendered and (campaign.directory / RAW_RUNS_FILE).exists():
+        findings.append(Finding(RAW_RUNS_FILE, "belongs to no report of this campaign"))
+    metrics = tuple(finding for finding in findings if _is_metric(finding))
+    rest = tuple(finding for finding in findings if not _is_metric(finding))
+    notes = []
+    if rounded := tally.counts.pop("rounded", 0):
+        notes.append(f"{rounded} numbers differ from ours in the last digits only: another machine's rounding")
+    if rest and has_other_findings:
+        notes.append("the report is recomputed from slots that do not agree with themselves, so it is bound to differ")
+    return _metrics_check(analysis, metrics), Check(REPORT, tally.counts, rest, tuple(notes))
+
+
+def _is_metric(finding: Finding) -> bool:
+    return _PAIRS in (finding.place or "") and ".comparison." in (finding.place or "")
+
+
+def _metrics_check(analysis: CampaignAnalysis, findings: tuple[Finding, ...]) -> Check:
+    pairs = [pair for cell in analysis.cells for pair in cell.outputs.pairs]
+    compared = sum(pair.comparison is not None for pair in pairs)
+    omitted = sum(cell.outputs.omitted_pairs for cell in analysis.cells)
+    notes = (f"{omitted} further pairs are neither in the report nor compared",) if omitted else ()
+    return Check(METRICS, {"pairs": compared, "metrics": METRICS_OF_A_PAIR * compared}, findings, notes)
+
+
+def _file_findings(path: Path, expected: str, tally: Tally) -> Iterator[Finding]:
+    try:
+        stated = path.read_bytes().decode("utf-8", "surrogateescape")
+    except FileNotFoundError:
+        yield Finding(path.name, "is missing")
+        return
+    except OSError as error:
+        yield Finding(path.name, f"cannot be read: {error.strerror or error}")
+        return
+    if path.name == NUMBERS_FILE:
+        yield from _numbers_findings(stated, expected, tally)
+        return
+    tally.count("lines", expected.count("\n"))
+    yield from line_findings(path.name, stated, expected, SLOTS_SOURCE)
+
+
+def _numbers_findings(stated: str, expected: str, tally: Tally) -> Iterator[Finding]:
+    """Differences of ``report.json`` by JSON path; by line where it is the spelling that differs."""
+    wanted = json.loads(expected)
+    tally.count("numbers", _count_numbers(wanted))
+    try:
+        values = json.loads(stated)
+    except (ValueError, RecursionError):
+        yield from line_findings(NUMBERS_FILE, stated, expected, SLOTS_SOURCE)
+        return
+    found = list(_value_findings(values, wanted, "", tally))
+    is_spelled_alike = stated == json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+    if not found and not (is_spelled_alike and (tally.counts.get("rounded") or stated == expected)):
+        found = list(line_findings(NUMBERS_FILE, stated, expected, SLOTS_SOURCE))
+    yield from found
+
+
+def _value_findings(stated: Any, expected: Any, place: str, tally: Tally) -> Iterator[Finding]:
+    if isinstance(stated, dict) and isinstance(expected, dict):
+        for key in [*expected, *(key for key in stated if key not in expected)]:
+            inner = f"{place}.{key}" if place else str(key)
+            if key not in stated or key not in expected:
+                problem = f"lacks {inner}" if key in expected else f"holds {inner}, which no report has"
+                yield Finding(NUMBERS_FILE, problem)
+                continue
+            yield from _value_findings(stated[key], expected[key], inner, tally)
+    elif isinstance(stated, list) and isinstance(expected, list) and len(stated) == len(expected):
+        for index, (own, wanted) in enumerate(zip(stated, expected, strict=True)):
+            yield from _value_findings(own, wanted, f"{place}[{index}]", tally)
+    elif stated != expected or type(stated) is not type(expected):
+        if _is_rounding(stated, expected):
+            tally.count("rounded")
+        else:
+            yield Finding(NUMBERS_FILE, None, place, stated, expected, SLOTS_SOURCE)
+
+
+def _is_rounding(stated: Any, expected: Any) -> bool:
+    both = isinstance(stated, float) and isinstance(expected, float)
+    return both and math.isclose(stated, expected, rel_tol=ROUNDING, abs_tol=0.0)
+
+
+def _count_numbers(value: Any) -> int:
+    if isinstance(value, Mapping):
+        return sum(map(_count_numbers, value.values()))
+    if isinstance(value, list):
+        return sum(map(_count_numbers, value))
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,186 @@
+"""One archive: the evidence verifies when it is unpacked, the body has no broken image, the bytes never change."""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from fuseproof.errors import FuseproofError, UsageError
+from fuseproof.harness.report import write_report
+from fuseproof.harness.report.pack import Packed, pack_campaign
+from fuseproof.harness.report.pull_request import LONGEST_BODY, checked_base_url
+from fuseproof.harness.verification.verify import verify_campaign
+from tests.harness.campaign_builder import CampaignBuilder, Run, picture_png
+
+FASTER = ((10.0, 9.5, 9.51, 10.02), (9.52, 10.01, 10.03, 9.5))
+ASSETS = ("panda-01-1-A-1.png", "panda-01-2-B-1.png")
+LOG = "slots/panda/01-2-B/stderr.log"
+SECRET = "HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz0123456789"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    builder = CampaignBuilder(tmp_path / "campaign", cells={"panda": {"contract": "close: ssim>=0.5"}})
+    for index, (way, row) in enumerate(zip(("ABBA", "BAAB"), FASTER, strict=True)):
+        runs = [
+            Run(worker_s=s, denoise_s=5.0, pictures=(1 if arm == "A" else 2,)) for arm, s in zip(way, row, strict=True)
+        ]
+        builder.block(runs, block=index + 1)
+    folder = builder.write()
+    (folder / LOG).write_text("starting\n", encoding="utf-8")
+    write_report(folder)
+    return folder
+
+
+def body_of(archive: Path) -> str:
+    with zipfile.ZipFile(archive) as stream:
+        return stream.read("pull-request.md").decode("utf-8")
+
+
+def unpacked(archive: Path, place: Path) -> Path:
+    with zipfile.ZipFile(archive) as stream:
+        stream.extractall(place)
+    return place / "campaign"
+
+
+def test_archive_holds_evidence_body_and_pictures(folder: Path, tmp_path: Path) -> None:
+    packed = pack_campaign(folder, tmp_path / "c.zip")
+    with zipfile.ZipFile(packed.archive) as stream:
+        names = stream.namelist()
+        assert picture_png(2) == stream.read(f"assets/{ASSETS[1]}")
+    assert sorted(names) == names
+    assert ASSETS == packed.assets
+    evidence = {f"campaign/{path.relative_to(folder)}" for path in folder.rglob("*") if path.is_file()}
+    assert evidence | {"pull-request.md", *(f"assets/{name}" for name in ASSETS)} == set(names)
+    assert packed.is_verified and len(names) == packed.files
+    assert verify_campaign(unpacked(packed.archive, tmp_path / "there")).is_verified
+
+
+def test_same_folder_gives_the_same_bytes(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "again").mkdir()
+    archives = [pack_campaign(folder, tmp_path / name).archive for name in ("c.zip", "again/c.zip")]
+    assert archives[0].read_bytes() == archives[1].read_bytes()
+
+
+def test_body_without_a_host_has_no_image(folder: Path, tmp_path: Path) -> None:
+    body = body_of(pack_campaign(folder, tmp_path / "c.zip").archive)
+    assert "![" not in body and "<img" not in body
+    assert all(f"<code>assets/{name}</code>" in body for name in ASSETS)
+    assert "unpack it and run <code>fuseproof verify campaign</code>" in body
+    assert len(body) < LONGEST_BODY
+
+
+@pytest.mark.parametrize("url", ["https://example.org/evidence/42", "https://example.org/evidence/42/"])
+def test_body_with_a_host_links_every_picture(folder: Path, tmp_path: Path, url: str) -> None:
+    body = body_of(pack_campaign(folder, tmp_path / "c.zip", base_url=checked_base_url(url)).archive)
+    images = re.findall(r"!\[\w+\]\((.*?)\)", body)
+    assert [f"https://example.org/evidence/42/{name}" for name in ASSETS] == images
+
+
+@pytest.mark.parametrize(
+    "url", ["example.org", "file:///etc", "https://a b", "https://a)x", "", "javascript:alert(1)", "https://x?y"]
+)
+def test_url_that_is_none(url: str) -> None:
+    with pytest.raises(UsageError, match="--asset-base-url"):
+        checked_base_url(url)
+
+
+def test_folder_that_does_not_verify_is_refused(folder: Path, tmp_path: Path) -> None:
+    (folder / "notes.txt").write_text("x", encoding="utf-8")
+    with pytest.raises(FuseproofError, match=r"notes\.txt is not in SHA256SUMS") as caught:
+        pack_campaign(folder, tmp_path / "c.zip")
+    assert "--unverified" in (caught.value.next_step or "")
+    assert not (tmp_path / "c.zip").exists()
+
+
+def test_unverified_folder_says_so_first(folder: Path, tmp_path: Path) -> None:
+    (folder / "notes.txt").write_text("x", encoding="utf-8")
+    packed = pack_campaign(folder, tmp_path / "c.zip", allows_unverified=True)
+    line = body_of(packed.archive).split("\n")[0]
+    assert line.startswith("> **NOT VERIFIED.** 1 difference, the first: notes.txt is not in SHA256SUMS")
+    assert not packed.is_verified
+
+
+def test_missing_picture_of_an_unverified_folder(folder: Path, tmp_path: Path) -> None:
+    (folder / "slots/panda/02-1-B/outputs/image-0.png").unlink()
+    packed = pack_campaign(folder, tmp_path / "c.zip", allows_unverified=True)
+    assert "image-0.png is missing" in body_of(packed.archive).split("\n")[0]
+
+
+def test_hostile_name_is_inert_in_the_body(folder: Path, tmp_path: Path) -> None:
+    (folder / "![x](y) <img src=x>.txt").write_text("x", encoding="utf-8")
+    line = body_of(pack_campaign(folder, tmp_path / "c.zip", allows_unverified=True).archive).split("\n")[0]
+    assert "![" not in line and "<img" not in line
+
+
+def test_logs_may_stay_behind(folder: Path, tmp_path: Path) -> None:
+    packed = pack_campaign(folder, tmp_path / "c.zip", has_logs=False)
+    there = unpacked(packed.archive, tmp_path / "there")
+    assert [] == list(there.rglob("*.log"))
+    verification = verify_campaign(there)
+    assert verification.is_verified
+    assert any("9 logs were left out" in note for check in verification.checks for note in check.notes)
+    (there / LOG.replace("stderr.log", "result.json")).unlink()
+    assert not verify_campaign(there).is_verified
+
+
+def test_logs_that_hold_a_time_stay(folder: Path, tmp_path: Path) -> None:
+    (folder / LOG).write_text("Pixel data generated successfully in 9.60 seconds\n", encoding="utf-8")
+    result = folder / "slots/panda/01-2-B/result.json"
+    values = json.loads(result.read_text(encoding="utf-8"))
+    values["times"]["client_s"] = 9.6
+    result.write_text(json.dumps(values), encoding="utf-8")
+    (folder / "SHA256SUMS").unlink()
+    write_report(folder)
+    there = unpacked(pack_campaign(folder, tmp_path / "c.zip", has_logs=False).archive, tmp_path / "there")
+    assert ["stderr.log", "stdout.log"] == sorted(path.name for path in there.rglob("*.log"))
+    assert verify_campaign(there).is_verified
+
+
+def test_only_logs_may_be_called_left_out(folder: Path) -> None:
+    telemetry = "slots/panda/01-2-B/perf.json"
+    lines = (folder / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
+    (folder / telemetry).unlink()
+    (folder / "left-out.txt").write_text("\n".join(line for line in lines if telemetry in line), encoding="utf-8")
+    assert any(telemetry == finding.file for finding in verify_campaign(folder).findings)
+
+
+def test_secrets_in_logs_are_pointed_out(folder: Path, tmp_path: Path) -> None:
+    (folder / LOG).write_text(f"{SECRET}\n", encoding="utf-8")
+    (folder / "SHA256SUMS").unlink()
+    write_report(folder)
+    assert (f"campaign/{LOG}",) == pack_campaign(folder, tmp_path / "c.zip").suspicious
+    assert () == pack_campaign(folder, tmp_path / "d.zip", has_logs=False).suspicious
+
+
+@pytest.mark.parametrize(
+    ("target", "error", "sentence"),
+    [
+        pytest.param("there.zip", UsageError, "exists, and is not replaced", id="exists"),
+        pytest.param("campaign/c.zip", UsageError, "lies inside the campaign folder", id="inside"),
+        pytest.param("nowhere/c.zip", FuseproofError, "could not be written", id="no folder"),
+    ],
+)
+def test_target_that_cannot_be(
+    folder: Path, tmp_path: Path, target: str, error: type[FuseproofError], sentence: str
+) -> None:
+    (tmp_path / "there.zip").write_text("old", encoding="utf-8")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(error, match=sentence):
+        pack_campaign(folder, tmp_path / target)
+    assert before == sorted(tmp_path.rglob("*"))
+    assert "old" == (tmp_path / "there.zip").read_text(encoding="utf-8")
+
+
+def test_body_of_many_cells_still_fits(tmp_path: Path) -> None:
+    cells = [f"cell-{number:02d}" for number in range(40)]
+    builder = CampaignBuilder(tmp_path / "campaign", cells=cells, blocks=2)
+    for cell in cells:
+        builder.blocks(FASTER, cell=cell, denoise_s=5.0)
+    write_report(builder.write())
+    packed: Packed = pack_campaign(builder.directory, tmp_path / "c.zip")
+    assert packed.body_characters < LONGEST_BODY

@@ -1,0 +1,148 @@
+"""What is asked of git, and the trees it makes: clean, apart from the user's checkout, and never half-made."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from fuseproof.errors import FuseproofError, UsageError
+from fuseproof.harness.campaign import git_repository
+from fuseproof.harness.campaign.git_repository import open_repository
+from fuseproof.harness.campaign.worktrees import Setup, make, worktree_of
+from tests.harness.small_repositories import IDENTITY, make_repository, run_git
+
+NO_VARIABLES: dict[str, str] = {}
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Locks, caches and git settings of the test's own."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("FUSEPROOF_CACHE_DIR", str(tmp_path / "cache"))
+    for name, value in IDENTITY.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize(
+    ("ref", "told"),
+    [
+        pytest.param("mian", "the closest are main", id="misspelt"),
+        pytest.param("--upload-pack=x", "looks like an option", id="option"),
+        pytest.param("HEAD:fuseproof", "has no commit", id="no-commit"),
+    ],
+)
+def test_an_unknown_ref_is_one_sentence(tmp_path: Path, ref: str, told: str) -> None:
+    make_repository(tmp_path / "repo")
+    with pytest.raises(UsageError, match=told):
+        open_repository(tmp_path / "repo").resolve(ref)
+
+
+def test_a_shallow_clone_says_so(tmp_path: Path) -> None:
+    make_repository(tmp_path / "repo")
+    run_git(tmp_path, "clone", "--quiet", "--depth=1", (tmp_path / "repo").as_uri(), "clone")
+    with pytest.raises(UsageError, match="it is a shallow clone") as caught:
+        open_repository(tmp_path / "clone").resolve("main~1")
+    assert "--unshallow" in (caught.value.next_step or "")
+
+
+def test_what_is_no_checkout_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_git(tmp_path, "init", "--quiet", "--bare", "bare.git")
+    for folder, told in (("bare.git", "is a bare repository"), ("", "in no git repository"), ("nowhere", "no folder")):
+        with pytest.raises(UsageError, match=told):
+            open_repository(tmp_path / folder)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError, match="git, which is not installed"):
+        open_repository(tmp_path)
+
+
+def test_a_hooks_own_git_dir_does_not_choose_the_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, new = make_repository(tmp_path / "repo")
+    make_repository(tmp_path / "other", (30,))
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
+    assert new == open_repository(tmp_path / "repo").resolve("main")
+
+
+def test_a_half_made_tree_is_made_again(tmp_path: Path) -> None:
+    _, new = make_repository(tmp_path / "repo")
+    worktree = worktree_of(open_repository(tmp_path / "repo"), new, "setup")
+    with pytest.raises(FuseproofError):
+        make(worktree, Setup("touch half; exit 1", 60, NO_VARIABLES))
+    assert (worktree.tree / "half").exists() and not worktree.note.exists()
+    make(worktree, Setup("test ! -e half", 60, NO_VARIABLES))
+    assert worktree.note.exists()
+
+
+def test_a_tree_that_was_changed_by_hand_is_neither_used_nor_removed(tmp_path: Path) -> None:
+    _, new = make_repository(tmp_path / "repo")
+    worktree = worktree_of(open_repository(tmp_path / "repo"), new, None)
+    make(worktree, None)
+    (worktree.tree / "run.log").write_text("written by a program that ran here")
+    make(worktree, None)
+    (worktree.tree / "extra.py").write_text("import this")
+    with pytest.raises(FuseproofError, match=r"no longer a clean .*: extra.py changed"):
+        make(worktree, None)
+    assert (worktree.tree / "extra.py").exists()
+
+
+def test_a_tree_that_was_deleted_is_made_again(tmp_path: Path) -> None:
+    _, new = make_repository(tmp_path / "repo")
+    worktree = worktree_of(open_repository(tmp_path / "repo"), new, None)
+    make(worktree, None)
+    subprocess.run(["rm", "-r", str(worktree.tree)], check=True)
+    make(worktree, None)
+    assert (worktree.tree / "fuseproof" / "__init__.py").exists()
+
+
+def test_two_at_once_make_one_tree(tmp_path: Path) -> None:
+    _, new = make_repository(tmp_path / "repo")
+    worktree = worktree_of(open_repository(tmp_path / "repo"), new, "setup")
+    errors: list[FuseproofError] = []
+
+    def run() -> None:
+        try:
+            make(worktree, Setup("echo x >> built.txt", 60, NO_VARIABLES))
+        except FuseproofError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert ([], "x\n") == (errors, (worktree.tree / "built.txt").read_text())
+
+
+def test_hooks_of_the_user_do_not_run(tmp_path: Path) -> None:
+    _, new = make_repository(tmp_path / "repo")
+    hook = tmp_path / "repo" / ".git" / "hooks" / "post-checkout"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f"#!/bin/sh\ntouch '{tmp_path}/hooked'\n")
+    hook.chmod(0o755)
+    make(worktree_of(open_repository(tmp_path / "repo"), new, None), None)
+    assert not (tmp_path / "hooked").exists()
+
+
+def test_a_full_disk_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, new = make_repository(tmp_path / "repo")
+    repository = open_repository(tmp_path / "repo")
+    full = subprocess.CompletedProcess(
+        ["git"], 128, "", "error: x\nfatal: cannot create file: No space left on device\n"
+    )
+    monkeypatch.setattr(git_repository, "git_result", lambda *_, **__: full)
+    with pytest.raises(FuseproofError, match=r"cannot be made: fatal: cannot create file: No space left on device\."):
+        repository.add_worktree(tmp_path / "tree", new)
+
+
+def test_a_cache_that_cannot_hold_trees_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, new = make_repository(tmp_path / "repo")
+    repository = open_repository(tmp_path / "repo")
+    monkeypatch.setenv("FUSEPROOF_CACHE_DIR", str(tmp_path / "repo" / "cache"))
+    with pytest.raises(UsageError, match="lies inside the checkout"):
+        worktree_of(repository, new, None)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FUSEPROOF_CACHE_DIR", str(tmp_path / "file"))
+    with pytest.raises(FuseproofError, match=r"cache folder .*file/worktrees/repo-.* cannot be used: Not a directory"):
+        make(worktree_of(repository, new, None), None)
