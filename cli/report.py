@@ -10,6 +10,7 @@ from fuseproof.cli import exit_codes
 from fuseproof.cli.abba_planning import show_plan_of
 from fuseproof.cli.options import json_option
 from fuseproof.cli.report_head import head_comparison
+from fuseproof.cli.report_pair import show_pair
 from fuseproof.errors import FuseproofError, UsageError
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ MOST_NAMES = 6
 
 @click.command()
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=str))
+@click.argument("other", metavar="[DIR2]", required=False, type=click.Path(path_type=str))
 @click.option(
     "--format",
     "output_format",
@@ -53,6 +55,7 @@ MOST_NAMES = 6
 )
 def report(
     directory: str,
+    other: str | None,
     output_format: str,
     as_json: bool,
     check: bool,
@@ -66,6 +69,9 @@ def report(
     The same folder always gives the same bytes, without torch and wherever it was copied to. An interrupted campaign
     is rendered as far as it came. Measurements that are no longer what SHA256SUMS lists are not signed again.
 
+    With DIR2, print two campaigns side by side without pooling them, as text or markdown: what differs between their
+    setups, and both results of every workload. Writes nothing; exit code 6 when either is invalid, else 0.
+
     Exit code: 0, 1 an arm failed, a measurement changed or --check found a difference, 4 the outputs do not keep their
     contract, 6 the measurement is invalid.
     """
@@ -73,6 +79,9 @@ def report(
     from fuseproof.harness.campaign.folder import Campaign
     from fuseproof.harness.report import write_report
 
+    if other is not None:
+        is_plain = not (check or blocks or head or repo or plan_for)
+        return show_pair(directory, other, "json" if as_json else output_format, is_plain=is_plain)
     if check and blocks:
         raise UsageError(
             "--check speaks of the whole report and --block of a part of it.", next_step="Leave one of them out."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 import types
 from collections.abc import Callable
@@ -79,6 +80,7 @@ def runs_its_own(module: Any) -> bool:
 
 
 def _forward_of_class(owner: Any) -> Forward:
+    @functools.wraps(owner.forward)  # whoever asks for its parameters gets the class's
     def forward(*args: Any, **kwargs: Any) -> Any:
         return type(owner).forward(owner, *args, **kwargs)
 

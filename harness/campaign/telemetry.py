@@ -208,10 +208,19 @@ def descendants(pid: int) -> list[int]:
     found: list[int] = []
     waiting = [pid]
     while waiting:
-        for children in _PROC.glob(f"{waiting.pop()}/task/*/children"):
+        below = _children(_PROC / str(waiting.pop()) / "task")
+        waiting += below
+        found += below
+    return found
+
+
+def _children(tasks: Path) -> list[int]:
+    """The processes that the threads in ``tasks`` started; a process or thread may be gone at any moment."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in tasks.iterdir():
             with contextlib.suppress(OSError, ValueError):
-                waiting += (below := [int(word) for word in children.read_text(encoding="ascii").split()])
-                found += below
+                found += map(int, (thread / "children").read_text(encoding="ascii").split())
     return found
 
 

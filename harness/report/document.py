@@ -96,6 +96,8 @@ class Mark:
     y: float
     arm: str
     title: str
+    is_counted: bool = True
+    """A hollow mark otherwise."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,25 @@ class Strip:
     separators: tuple[float, ...] = ()
     """Where one block ends and the next begins (0..1)."""
     kind: ClassVar[str] = "strip"
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One arm's time in one stage: its length (0..1) and its value in words."""
+
+    name: str
+    arm: str
+    length: float
+    value: str
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Stages by arm, a baseline and a candidate bar each, for the eye; HTML only, a table holds the numbers."""
+
+    title: str
+    bars: tuple[Bar, ...]
+    kind: ClassVar[str] = "bars"
 
 
 @dataclass(frozen=True)
@@ -145,7 +166,7 @@ class Details:
     kind: ClassVar[str] = "details"
 
 
-Part = Paragraph | Bullets | Table | CodeBlock | Pictures | Strip | Trace | Details
+Part = Paragraph | Bullets | Table | CodeBlock | Pictures | Strip | Bars | Trace | Details
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ class Layout:
     """``rows`` is the largest number of cells a main table lists, ``workloads`` that of the setup's list;
     ``text_characters`` cuts prompts and flags. ``shows_all_timers`` also lists cells without anything to see.
     ``folds_commands`` moves the commands of Reproduce into details, where they need not be cut.
-    ``has_traces`` draws single slots.
+    ``has_figures`` draws runs, stages and single slots, for the eye.
     """
 
     rows: int
@@ -35,7 +35,7 @@ class Layout:
     has_raw_runs: bool = True
     log_lines: int = 8
     folds_commands: bool = True
-    has_traces: bool = False
+    has_figures: bool = False
 
     @property
     def verdict_rows(self) -> int:
@@ -59,7 +59,7 @@ MAIN_LAYOUTS = (
     Layout(6, 1, 40, log_lines=2),
     Layout(2, 1, 20, log_lines=2),
 )
-EVERYTHING = replace(FULL, rows=100_000, workloads=100, has_traces=True)
+EVERYTHING = replace(FULL, rows=100_000, workloads=100, has_figures=True)
 """For HTML, which nobody pastes."""
 
 

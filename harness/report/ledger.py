@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from fuseproof.harness.analysis.audit import audit
 from fuseproof.harness.analysis.campaign import CampaignAnalysis, CellAnalysis, failure_reason
@@ -14,7 +13,7 @@ from fuseproof.harness.analysis.metrics import TITLES
 from fuseproof.harness.analysis.sentences import cell_warnings, chosen_text, warning_texts
 from fuseproof.harness.campaign.folder import MISSING as MISSING_SLOT
 from fuseproof.harness.campaign.records import SlotRecord
-from fuseproof.harness.number_format import MISSING, count, gib, number, seconds, short_duration, shortened
+from fuseproof.harness.number_format import MISSING, count, gib, number, seconds, shortened
 from fuseproof.harness.report.document import (
     CodeBlock,
     Details,
@@ -29,6 +28,7 @@ from fuseproof.harness.report.document import (
 from fuseproof.harness.report.layout import Layout
 from fuseproof.harness.report.overview import common_overrides
 from fuseproof.harness.report.results import ASSUMPTION
+from fuseproof.harness.report.setup_facts import EVER_CHANGING, flattened
 
 RAW_RUNS_FILE = "raw-runs.md"
 MOST_LOGS = 3
@@ -36,8 +36,6 @@ MOST_WARNINGS = 5
 MOST_FOLDED_WARNINGS = 60
 MOST_DIFFERENCES = 8
 MOST_SESSION_DIFFERENCES = 12
-EVER_CHANGING = ("load average", "memory / available", "memory / swap")
-"""Differs between any two sessions and means nothing."""
 
 
 def raw_runs_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
@@ -98,7 +96,7 @@ def _share(share: float | None) -> str:
 
 def environment_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
     """The machine and the software as they described themselves, and the settings every slot ran with."""
-    rows = list(_flattened(analysis.campaign.environment))
+    rows = list(flattened(analysis.campaign.environment))
     overrides = common_overrides(analysis)
     rows += [(f"slot environment {name}", value) for name, value in overrides.items()]
     table = Table(("What", "Value"), tuple((name, shortened(value, 300)) for name, value in rows))
@@ -110,33 +108,15 @@ def environment_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
     return Section("Environment", (Details("Machine, software and settings", tuple(parts)),))
 
 
-def _flattened(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
-    for key, value in values.items():
-        name = f"{prefix}{key}".replace("_", " ")
-        if isinstance(value, Mapping):
-            yield from _flattened(value, f"{name} / ")
-        elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
-            for index, item in enumerate(value):
-                yield from _flattened(item, f"{name} {index} / ") if isinstance(item, Mapping) else [(name, str(item))]
-        elif key.endswith("_mib") and isinstance(value, int | float):
-            yield f"{name.removesuffix(' mib')} GiB", gib(value, 2)
-        elif key == "timer_tick_s" and isinstance(value, int | float):
-            yield name.removesuffix(" s"), short_duration(value)
-        elif isinstance(value, bool):
-            yield name, "yes" if value else "no"
-        elif value not in (None, [], ()):
-            yield name, ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
 def _session_differences(analysis: CampaignAnalysis) -> tuple[Text, ...]:
     sessions = analysis.campaign.sessions
     if len(sessions) < 2:
         return ()
-    first = dict(_flattened(sessions[0].environment))
+    first = dict(flattened(sessions[0].environment))
     changed = {
         shortened(f"{name}: {first.get(name, 'nothing')} → {value}", 200): None
         for session in sessions[1:]
-        for name, value in _flattened(session.environment)
+        for name, value in flattened(session.environment)
         if first.get(name) != value and not name.startswith(EVER_CHANGING)
     }
     return tuple(list(changed)[:MOST_SESSION_DIFFERENCES])

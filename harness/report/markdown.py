@@ -24,17 +24,17 @@ def render_markdown(analysis: CampaignAnalysis, revise: Revision = _unrevised) -
     ``revise`` may change the document before it is measured and rendered.
     """
     layout = _main_layout(analysis, revise)
-    text = _render(revise(build_document(analysis, layout)))
+    text = render_document(revise(build_document(analysis, layout)))
     for smaller in (dataclasses.replace(layout, has_raw_runs=False), _bare(layout)):
         if fits_whole(text):
             break
-        text = _render(revise(build_document(analysis, smaller)))
+        text = render_document(revise(build_document(analysis, smaller)))
     return text
 
 
 def render_raw_runs(analysis: CampaignAnalysis) -> str:
     """``raw-runs.md``: all runs and all statistics, whatever their length."""
-    return _render(build_raw_document(analysis))
+    return render_document(build_raw_document(analysis))
 
 
 def moves_raw_runs(markdown: str) -> bool:
@@ -46,7 +46,9 @@ def moves_raw_runs(markdown: str) -> bool:
 
 def _main_layout(analysis: CampaignAnalysis, revise: Revision) -> Layout:
     """The first layout whose main part is short enough, or the smallest there is; tried without the long details."""
-    tried = (layout for layout in MAIN_LAYOUTS if fits_main(_render(revise(build_document(analysis, _bare(layout))))))
+    tried = (
+        layout for layout in MAIN_LAYOUTS if fits_main(render_document(revise(build_document(analysis, _bare(layout)))))
+    )
     return next(tried, MAIN_LAYOUTS[-1])
 
 
@@ -54,6 +56,7 @@ def _bare(layout: Layout) -> Layout:
     return dataclasses.replace(layout, has_raw_runs=False, has_cell_details=False)
 
 
-def _render(document: Document) -> str:
+def render_document(document: Document) -> str:
+    """Any document as GitHub markdown."""
     text = environment(is_html=False).get_template("report.md.j2").render(document=document)
     return text.rstrip("\n") + "\n"

@@ -6,28 +6,26 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from fuseproof.harness.analysis.campaign import CampaignAnalysis, CellAnalysis
-from fuseproof.harness.analysis.metrics import TITLES, MetricResult, seconds_of
+from fuseproof.harness.analysis.metrics import TITLES, MetricResult
 from fuseproof.harness.analysis.planning import plans_of
 from fuseproof.harness.analysis.sentences import interval_text, percent_text
 from fuseproof.harness.number_format import MISSING, count, number, percent, seconds
 from fuseproof.harness.report.between_cells import between_cells_parts
 from fuseproof.harness.report.document import (
     Details,
-    Mark,
     Paragraph,
     Part,
     Section,
-    Strip,
     Strong,
     Table,
     Text,
     bullets,
 )
 from fuseproof.harness.report.fastpaths import fastpath_parts
+from fuseproof.harness.report.figures import slot_strip, stage_parts
 from fuseproof.harness.report.layout import Layout
 from fuseproof.harness.report.overview import notable_cells
 from fuseproof.harness.statistics.comparison import Comparison
-from fuseproof.schedules.order import SLOTS_PER_BLOCK
 
 LEGEND = (
     "Reduction = 1 − candidate/baseline: positive is less time, negative is more. Means and mean form are arithmetic, "
@@ -88,7 +86,9 @@ def result_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
     parts += bullets((Strong(cell.name), f": {cell.qualification.sentence}.") for cell in shown if _is_asked(cell))
     parts += between_cells_parts(analysis, layout)
     parts.append(Paragraph(LEGEND))
-    parts += [strip for cell in shown if (strip := _strip(cell)) is not None]
+    if layout.has_figures:
+        parts += [strip for cell in shown if (strip := slot_strip(cell)) is not None]
+        parts += stage_parts(shown)
     if layout.has_cell_details:
         folded = blocks and not layout.shows_blocks
         parts += [Details("Blocks", tuple(blocks))] if folded else []
@@ -169,24 +169,6 @@ def _block_cell(comparison: Comparison | None, index: int) -> str:
         return MISSING
     block = comparison.blocks[index]
     return _means(block.baseline_mean_s, block.candidate_mean_s, block.mean_reduction)
-
-
-def _strip(cell: CellAnalysis) -> Strip | None:
-    """The primary times in the order the runs ran."""
-    primary = cell.primary
-    if primary is None or primary.verdict is None:
-        return None
-    times = [(run, seconds_of(run, primary.name) or 0.0) for run in cell.runs.runs]
-    low, high = min(time for _, time in times), max(time for _, time in times)
-    span = (high - low) or 1.0
-    last = max(1, len(times) - 1)
-    marks = []
-    for index, (run, time) in enumerate(times):
-        title = f"{run.record.id}: {seconds(time)} s"
-        marks.append(Mark(round(index / last, 4), round((time - low) / span, 4), run.record.arm, title))
-    ends = [SLOTS_PER_BLOCK * block for block in range(1, len(cell.runs.blocks))]
-    separators = tuple(round((end - 0.5) / last, 4) for end in ends)
-    return Strip(f"{cell.name}, {primary.title}", tuple(marks), f"{seconds(low)} s", f"{seconds(high)} s", separators)
 
 
 def statistics_details(analysis: CampaignAnalysis) -> list[Part]:

@@ -32,7 +32,8 @@ COLUMNS = (
     "slot",
     "reason",
 )
-FORMULA_STARTS = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # noqa: RUF001 (spreadsheets read the wide forms too)
+FORMULA_STARTS = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
+"""Spreadsheets read the wide forms of these characters too."""
 NO_HASH = "none"
 
 Value = str | int | float | None

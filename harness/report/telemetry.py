@@ -40,7 +40,7 @@ def telemetry_section(analysis: CampaignAnalysis, layout: Layout) -> Section | N
     more = (Paragraph(f"{count(left_out, 'more cell')} in report.html and report.json."),) if left_out else ()
     folded: tuple[Part, ...] = (table, Paragraph(UNITS), *more)
     parts += folded if is_short and len(looked) == 1 else [Details("GPU conditions by arm", folded)]
-    if layout.has_traces:
+    if layout.has_figures:
         traces = slot_traces(analysis)
         parts += [Details("GPU traces, slot by slot", traces)] if traces else []
     return Section("Telemetry", tuple(parts))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -153,3 +155,22 @@ def test_descendants_are_found_below_a_shell() -> None:
         assert b"started" == child.stdout.read(7)
         assert 1 == len(descendants(child.pid))
         child.stdin.close()
+
+
+def test_a_process_that_ends_while_it_is_looked_at_is_no_fault(monkeypatch, tmp_path) -> None:
+    """Between finding a folder of /proc and reading it, the process may be gone; the sampler must live on."""
+    (tmp_path / "self" / "task" / str(os.getpid())).mkdir(parents=True)
+    (tmp_path / "self" / "task" / str(os.getpid()) / "children").write_text("")
+    (tmp_path / "1" / "task" / "1").mkdir(parents=True)
+    (tmp_path / "1" / "task" / "1" / "children").write_text("2 3 ")
+    (tmp_path / "1" / "task" / "4").mkdir()
+    monkeypatch.setattr(telemetry, "_PROC", tmp_path)
+    real = Path.iterdir
+
+    def vanishing(path: Path) -> Iterator[Path]:
+        if path.parent.name in ("2", "3"):
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        return real(path)
+
+    monkeypatch.setattr(Path, "iterdir", vanishing)
+    assert [2, 3] == descendants(1)
