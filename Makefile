@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-gpu lint types fix docs build clean
+.PHONY: help setup demo test test-gpu test-browser lint types fix docs build clean
 
 # A virtual environment cannot be moved: in a copied or renamed checkout it is made anew.
 ifneq ($(shell cat $(INSTALLED) 2>/dev/null),$(CURDIR))
@@ -19,7 +19,7 @@ ifneq ($(shell cat $(INSTALLED) 2>/dev/null),$(CURDIR))
 endif
 
 help: ## list the targets (default)
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(INSTALLED) ## install fuseproof and its tools into .venv (TORCH_INDEX=URL, PYTHON=python3.12)
 
@@ -53,6 +53,9 @@ test: $(INSTALLED) ## run the tests that need no GPU
 test-gpu: $(INSTALLED) ## run the tests that need an NVIDIA GPU
 	@command -v nvidia-smi >/dev/null || { echo "make test-gpu: no NVIDIA GPU here: nvidia-smi was not found" >&2; exit 1; }
 	$(BIN)/python -m pytest -m gpu $(ARGS)
+
+test-browser: $(INSTALLED) ## draw a sample report in headless Chromium, into build/browser/; fails without one
+	$(BIN)/python -m tests.browser build/browser
 
 lint: $(INSTALLED) ## check style, format and types; changes nothing
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""Figures of the HTML report: every run of a cell as a mark, and its stages as bars. Their numbers are in tables too."""
+"""Figures of the HTML report: every run of a cell as a mark, its stages as bars. Tables hold their numbers too."""
 
 from __future__ import annotations
 

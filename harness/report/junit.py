@@ -63,7 +63,7 @@ def cell_checks(cell: CellAnalysis) -> list[Check]:
 def _campaign_check(analysis: CampaignAnalysis) -> Check:
     status = analysis.campaign.status
     if status == "complete":
-        return Check("complete", "passed", status, "every planned slot has run")
+        return Check("complete", "passed", status, "the campaign ran to its end")
     said = UNFINISHED if status == "running" else status
     return Check("complete", "failure" if status == "failed" else "skipped", status, f"the campaign is {said}")
 
