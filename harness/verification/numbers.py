@@ -14,6 +14,7 @@ from fuseproof.harness.campaign.folder import PERF_FILE, RESULT_FILE, Campaign
 from fuseproof.harness.campaign.records import SlotRecord
 from fuseproof.harness.campaign.sglang_log import slot_log, with_client_time
 from fuseproof.harness.perf.dump import PerfDump, read_perf_dump
+from fuseproof.harness.verification.conditions import gpu_findings
 from fuseproof.harness.verification.dump_sums import dump_findings
 from fuseproof.harness.verification.findings import NUMBERS, Check, Finding, Tally
 
@@ -53,6 +54,7 @@ def check_numbers(campaign: Campaign, changed: frozenset[str]) -> Check:
         tally.add(_memory_findings(slot, tally))
         tally.add(_shared_findings(slot, tally, "work", record.work, evidence.work))
         tally.add(_shared_findings(slot, tally, "fastpaths", record.fastpaths, evidence.fastpaths))
+        tally.add(gpu_findings(campaign, record, changed, tally))
         tally.add(dump_findings(dump, f"{record.directory}/{PERF_FILE}", tally))
         unseen_peaks += _is_of_sampler(slot)
     notes = (
