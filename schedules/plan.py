@@ -159,6 +159,15 @@ class Plan(_Strict):
     qualify: tuple[str, ...] = ()
     aa: bool = False
 
+    @model_validator(mode="before")
+    @classmethod
+    def _runs_the_baseline_twice(cls, values: Any) -> Any:
+        """With ``aa`` the candidate is the baseline, whatever the plan says of it."""
+        arms = values.get("arms") if isinstance(values, Mapping) else None
+        if isinstance(arms, Mapping) and "baseline" in arms and values.get("aa") is True:
+            return {**values, "arms": {**arms, "candidate": arms["baseline"]}}
+        return values
+
     @field_validator("qualify")
     @classmethod
     def _are_requirements(cls, texts: tuple[str, ...]) -> tuple[str, ...]:

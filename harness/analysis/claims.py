@@ -15,7 +15,7 @@ from fuseproof.harness.analysis.audit import audit
 from fuseproof.harness.analysis.caveats import no_quality_evidence_text
 from fuseproof.harness.analysis.metrics import MetricResult
 from fuseproof.harness.analysis.output_check import LEVEL_TITLES
-from fuseproof.harness.analysis.sentences import SUMMARY_CODES, interval_text, percent_text
+from fuseproof.harness.analysis.sentences import interval_text, percent_text
 from fuseproof.harness.number_format import count, latency_change, shortened
 from fuseproof.harness.statistics.verdict import Word
 
@@ -115,10 +115,11 @@ def _names(names: list[str]) -> str:
 def _claim(analysis: CampaignAnalysis, cell: CellAnalysis) -> Claim:
     because = tuple(shortened(text.rstrip("."), LONGEST_BECAUSE) for text in _obstacles(analysis, cell))
     claimed = () if because else tuple(_claimed(cell))
-    caveats = dict.fromkeys(warning.code for warning in cell.warnings if warning.code in SUMMARY_CODES)
+    caveats = dict.fromkeys(warning.code for warning in (*cell.verdict.warnings, *cell.warnings))
     imported = analysis.campaign.origin is not None
     not_observed = ("order, isolation and telemetry: recorded elsewhere, not observed here",) if imported else ()
-    not_claimed = () if because else (*_not_claimed(cell), *not_observed)
+    unqualified = (cell.qualification.sentence,) if _fails_qualification(cell) else ()
+    not_claimed = () if because else (*_not_claimed(cell), *unqualified, *not_observed)
     return Claim(cell.name, claimed, because, not_claimed, tuple(caveats))
 
 
@@ -130,7 +131,7 @@ def _obstacles(analysis: CampaignAnalysis, cell: CellAnalysis) -> list[str]:
         found.append(cell.word.value if reason is None else f"{cell.word.value} ({reason.code}): {reason.detail}")
     if not cell.outputs.keeps_contract:
         found.append(f"the outputs do not keep the contract {cell.outputs.contract}")
-    if cell.qualification.is_asked and not cell.qualification.is_qualified and cell.metrics:
+    if cell.word is Word.FASTER and _fails_qualification(cell):
         found.append(cell.qualification.sentence.removeprefix("not qualified, because "))
     if cell.runs.lost and cell.word in CLEAR_WORDS:
         complete = f"{len(cell.runs.blocks)} of {cell.runs.planned_blocks} planned blocks are complete"
@@ -145,6 +146,11 @@ def _obstacles(analysis: CampaignAnalysis, cell: CellAnalysis) -> list[str]:
     elif SAME_PROGRAM in codes:
         found.append(f"{SAME_PROGRAM}: {codes[SAME_PROGRAM].detail}")
     return found
+
+
+def _fails_qualification(cell: CellAnalysis) -> bool:
+    """Whether every block was to show a speed-up, and one did not; SAME and SLOWER are claimed all the same."""
+    return cell.qualification.is_asked and not cell.qualification.is_qualified and bool(cell.metrics)
 
 
 def _claimed(cell: CellAnalysis) -> list[str]:

@@ -14,7 +14,8 @@ from typing import Any
 
 from fuseproof.harness.analysis.metrics import seconds_of
 from fuseproof.harness.analysis.runs import ARMS, CellRuns, Run
-from fuseproof.harness.campaign.gpu_records import POWER_CAPPED, THERMALLY_SLOWED, CardConditions, PhaseConditions
+from fuseproof.harness.campaign.gpu_records import POWER_CAPPED, THERMALLY_SLOWED, PhaseConditions
+from fuseproof.harness.campaign.gpu_telemetry import working_cards
 from fuseproof.harness.campaign.records import SlotRecord
 from fuseproof.harness.number_format import count, gib, number
 from fuseproof.harness.statistics.reasons import Reason, change, percent
@@ -24,7 +25,6 @@ CLOCK_LIMIT = 0.01
 """Mean SM clocks of the arms that differ by more forbid a verdict."""
 SHARE_LIMIT = 0.10
 """Shares of samples with an event reason that differ by more are flagged."""
-ACTIVE_PERCENT = 5.0
 BASES = {
     "request": "in the request phase",
     "busy": "in samples with at least half utilisation, because not every run tells its phases",
@@ -167,7 +167,8 @@ def sampling_text(conditions: GpuConditions) -> str | None:
     )
     return (
         f"the GPUs were sampled every {conditions.interval_s:g} s (longest gap {gap_s:.2f} s) by a side process{cost}; "
-        "what lasts shorter than a gap, such as a brief clock drop or a neighbour's burst, cannot be excluded"
+        "what lasts shorter than a gap, such as a brief clock drop, cannot be excluded; "
+        "neighbours are looked for between slots only"
     )
 
 
@@ -187,8 +188,9 @@ def _clock_changed(
 
 
 def _neighbours(runs: CellRuns) -> Iterable[Reason]:
-    """CONTENTION by what was on the GPUs while nothing of the campaign ran."""
-    rests = [slot.gpu.at_rest for slot in runs.slots if slot.gpu is not None and slot.gpu.at_rest is not None]
+    """CONTENTION by what was on the GPUs right after a counting run, while nothing of the campaign ran."""
+    cards = [run.record.gpu for run in runs.runs if run.record.gpu is not None]
+    rests = [gpu.at_rest for gpu in cards if gpu.at_rest is not None]
     restless = [rest for rest in rests if rest.foreign or rest.is_at_rest is False]
     if not restless:
         return
@@ -200,14 +202,12 @@ def _neighbours(runs: CellRuns) -> Iterable[Reason]:
         if uuid in rest.used_mib
     ]
     left = (
-        f"up to {gib(max(left_mib), 2)} GiB more in use than before the campaign"
-        if max(left_mib, default=0) > 0
-        else ""
+        f"up to {gib(max(left_mib), 2)} GiB more in use than before the session" if max(left_mib, default=0) > 0 else ""
     )
     told = "; ".join(text for text in (", ".join(who[:3]), left) if text)
     yield Reason(
         "CONTENTION",
-        f"the GPUs were not free after {len(restless)} of {count(len(rests), 'slot')} ({told})",
+        f"the GPUs were not free after {len(restless)} of {count(len(rests), 'run')} ({told})",
         "Find out with nvidia-smi who uses them, then measure again.",
     )
 
@@ -234,24 +234,13 @@ def _basis(runs: Sequence[Run]) -> str | None:
     return "busy" if all(_busy_clock(run.record) is not None for run in runs) else None
 
 
-def active_cards(record: SlotRecord) -> list[CardConditions]:
-    """The cards that worked during the slot: an idle one beside them has another clock, which means nothing."""
-    cards = record.gpu.cards if record.gpu is not None else ()
-    working = [card for card in cards if any(_worked(phase) for phase in card.phases.values())]
-    return working or list(cards)
-
-
-def _worked(phase: PhaseConditions) -> bool:
-    return phase.busy_samples > 0 or (phase.utilization_percent or 0.0) > ACTIVE_PERCENT
-
-
 def _request_clock(record: SlotRecord) -> float | None:
-    cards = active_cards(record)
+    cards = working_cards(record.gpu)
     return _mean(card.phases["request"].sm_clock_mhz if "request" in card.phases else None for card in cards)
 
 
 def _busy_clock(record: SlotRecord) -> float | None:
-    phases = [phase for card in active_cards(record) for phase in card.phases.values()]
+    phases = [phase for card in working_cards(record.gpu) for phase in card.phases.values()]
     known = [(phase.busy_sm_clock_mhz, phase.busy_samples) for phase in phases if phase.busy_sm_clock_mhz is not None]
     total = sum(samples for _, samples in known)
     return sum(clock * samples for clock, samples in known) / total if total else None
@@ -281,7 +270,7 @@ def _arm(arm: ArmLetter, runs: Sequence[Run], basis: str | None) -> ArmCondition
 
 
 def _phases(record: SlotRecord, basis: str | None) -> list[PhaseConditions]:
-    cards = active_cards(record)
+    cards = working_cards(record.gpu)
     if basis == "request":
         return [card.phases["request"] for card in cards if "request" in card.phases]
     return [phase for card in cards for phase in card.phases.values()]

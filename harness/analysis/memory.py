@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fuseproof.harness.analysis.gpu_conditions import active_cards
 from fuseproof.harness.analysis.runs import ARMS, CellRuns
+from fuseproof.harness.campaign.gpu_telemetry import working_cards
 from fuseproof.harness.campaign.records import SlotRecord
 from fuseproof.harness.number_format import MIB_PER_GIB, gib
 from fuseproof.harness.perf.memory import Agreement, memory_claim
@@ -25,7 +25,7 @@ def _device_used_mib(phase: str | None, *, is_sum: bool = False) -> Callable[[Sl
 
     def read(record: SlotRecord) -> float | None:
         peaks = []
-        for card in active_cards(record):
+        for card in working_cards(record.gpu):
             found = [seen.memory_used_peak_mib for name, seen in card.phases.items() if phase in (None, name)]
             known = [value for value in found if value is not None]
             if not known:

@@ -27,12 +27,14 @@ def treatment_text(analysis: CampaignAnalysis) -> str | None:
     found = declared_differences(arms.baseline, arms.candidate)
     shown = [shortened(text, 3 * LONGEST_VALUE) for text in found[:MOST_DIFFERENCES]]
     hidden = len(found) - len(shown)
-    declared = "; ".join([*shown, *([f"{hidden} more"] if hidden else [])]) or "nothing: an A/A comparison"
+    declared = "; ".join([*shown, *([f"{hidden} more"] if hidden else [])])
     others = dict.fromkeys(
         text for cell in analysis.cells for text in (*cell.equal_work.differences, *cell.equal_work.notes)
     )
-    if others:
+    if others and found:
         return f"Arms are declared to differ in: {declared}; their runs differ in more (Limitations)."
+    if not found:
+        return "Arms are declared alike" + ("; their runs differ (Limitations)." if others else ": an A/A comparison.")
     return f"Arms differ only in: {declared}."
 
 

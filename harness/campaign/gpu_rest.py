@@ -110,6 +110,8 @@ class GpuWatch:
     def wait_for_rest(self, is_cancelled: Callable[[], bool] = lambda: False) -> CardsAtRest | None:
         """Wait until the cards' memory is back at the baseline, at most ``limit_s``; None where there is no card.
 
+        A wait that was cancelled decides nothing: what it saw may be the slot's own processes, ending.
+
         Processes that were there before the campaign are named and not waited for.
         """
         if not self.uuids:
@@ -119,14 +121,14 @@ class GpuWatch:
         while True:
             seen = self.look(self.uuids)
             waited_s = self.now_s() - began_s
-            is_at_rest = _is_at_rest(seen, baseline)
-            if is_at_rest is not False or waited_s >= self.limit_s or is_cancelled():
+            is_at_rest, is_too_late = _is_at_rest(seen, baseline), is_cancelled()
+            if is_at_rest is not False or waited_s >= self.limit_s or is_too_late:
                 return CardsAtRest(
                     waited_s=round(waited_s, 3),
-                    is_at_rest=is_at_rest,
+                    is_at_rest=None if is_too_late else is_at_rest,
                     used_mib=dict(seen.used_mib),
                     baseline_mib=dict(baseline.used_mib),
-                    foreign=_holders(seen),
+                    foreign=() if is_too_late else _holders(seen),
                     reason=seen.reason or baseline.reason,
                 )
             self.sleep(POLL_S)

@@ -27,6 +27,8 @@ PROGRAM = (sys.executable, "-m", "fuseproof.harness.machine.gpu_sampling")
 STOP_LIMIT_S = 5.0
 """It takes a tenth of a second; a slot that ends sooner than the sampler begins waits for its first sample."""
 KILLED_LIMIT_S = 0.2
+ACTIVE_PERCENT = 5.0
+"""A card whose mean utilisation in some phase is above this worked."""
 BUSY_PERCENT = 50.0
 """A sample counts as busy from this utilisation on; used where nobody told the phases."""
 MEANS = ("sm_clock_mhz", "memory_clock_mhz", "power_w", "utilization_percent")
@@ -186,15 +188,29 @@ def conditions_of(lines: Iterable[Mapping[str, Any]]) -> tuple[CardConditions, .
     )
 
 
+def working_cards(gpu: SlotGpu | None) -> list[CardConditions]:
+    """The cards that worked during the slot: an idle one beside them has another clock, which means nothing."""
+    cards = gpu.cards if gpu is not None else ()
+    working = [card for card in cards if any(_worked(phase) for phase in card.phases.values())]
+    return working or list(cards)
+
+
+def _worked(phase: PhaseConditions) -> bool:
+    return phase.busy_samples > 0 or (phase.utilization_percent or 0.0) > ACTIVE_PERCENT
+
+
 def hardware_slowdown(gpu: SlotGpu) -> str | None:
-    """Which hardware slowdown the samples of a slot show, in words; None where they show none."""
+    """Which hardware slowdown the working cards met in the request, in words; None where they met none.
+
+    Where nobody said when the request was, the whole slot counts.
+    """
     wanted = set(reason_names(HARDWARE_SLOWDOWN))
-    for card in gpu.cards:
-        seen = {name for phase in card.phases.values() for name in phase.event_counts if name in wanted}
-        if seen:
-            names = sorted(seen)
-            hits = max(sum(phase.event_counts.get(name, 0) for phase in card.phases.values()) for name in names)
-            total = sum(phase.event_samples for phase in card.phases.values())
+    for card in working_cards(gpu):
+        phases = [card.phases["request"]] if "request" in card.phases else list(card.phases.values())
+        names = sorted({name for phase in phases for name in phase.event_counts if name in wanted})
+        if names:
+            hits = max(sum(phase.event_counts.get(name, 0) for phase in phases) for name in names)
+            total = sum(phase.event_samples for phase in phases)
             return f"{card.uuid} was slowed down by its hardware ({', '.join(names)}) in {hits} of {total} samples"
     return None
 

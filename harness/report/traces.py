@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fuseproof.harness.analysis.campaign import CampaignAnalysis
-from fuseproof.harness.analysis.gpu_conditions import active_cards
+from fuseproof.harness.campaign.gpu_telemetry import working_cards
 from fuseproof.harness.number_format import number
 from fuseproof.harness.report.document import Part, Stretch, Trace
 
@@ -24,7 +24,7 @@ def slot_traces(analysis: CampaignAnalysis) -> tuple[Part, ...]:
     found: list[Part] = []
     for record in records[:MOST_SLOTS]:
         lines = list(_lines(analysis.directory / record.directory / "telemetry.jsonl"))
-        for uuid in [card.uuid for card in active_cards(record)][:1]:
+        for uuid in [card.uuid for card in working_cards(record.gpu)][:1]:
             samples = [line for line in lines if line.get("gpu") == uuid]
             found += [trace for key, what, unit in LINES if (trace := _trace(record.id, samples, key, what, unit))]
     return tuple(found)

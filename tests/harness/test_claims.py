@@ -49,6 +49,24 @@ def test_a_clear_word_is_claimed_with_its_interval(tmp_path: Path, times: Any, c
     assert "outputs identical in raw arrays" in found.claimed
 
 
+def qualifying(folder: Path, requirement: str) -> CampaignBuilder:
+    builder = CampaignBuilder(folder)
+    builder.plan["qualify"] = [requirement]
+    return builder
+
+
+@pytest.mark.parametrize(("times", "word"), [(SLOWER, "slower"), (SAME, "SAME")])
+def test_qualification_is_about_speed_ups_only(tmp_path: Path, times: Any, word: str) -> None:
+    found = claim_of(qualifying(tmp_path / "c", "worker>=1.5%").blocks(times))
+    assert found.is_claimed and word in found.claimed[0]
+    assert any("not qualified" in text for text in found.not_claimed)
+
+
+def test_a_speed_up_that_does_not_qualify_is_not_claimed(tmp_path: Path) -> None:
+    found = claim_of(qualifying(tmp_path / "c", "worker>=9%").blocks(FASTER))
+    assert not found.is_claimed
+
+
 def test_noise_is_not_claimed(tmp_path: Path) -> None:
     found = claim_of(CampaignBuilder(tmp_path / "c").blocks(NOISE))
     assert ((), False) == (found.claimed, found.is_claimed)

@@ -147,7 +147,7 @@ def test_others_on_the_gpus_forbid_a_verdict(tmp_path: Path, rest: dict[str, Any
     at_rest = {"waited_s": 30.0, "is_at_rest": False, **rest}
     cell = judged(tmp_path, lambda arm: gpu(at_rest=at_rest if arm == "B" else {"waited_s": 0.1, "is_at_rest": True}))
     assert (Word.INCONCLUSIVE, "CONTENTION") == (cell.word, cell.verdict.reasons[0].code)
-    assert "after 4 of 8 slots" in cell.verdict.reasons[0].detail and told in cell.verdict.reasons[0].detail
+    assert "after 4 of 8 runs" in cell.verdict.reasons[0].detail and told in cell.verdict.reasons[0].detail
 
 
 def test_the_report_says_how_closely_the_gpus_were_looked_at(tmp_path: Path) -> None:

@@ -148,6 +148,13 @@ def test_only_the_hardwares_slowdowns_spoil_a_slot(bits: int, name: str | None) 
     assert expected == reason
 
 
+def test_a_slowdown_of_an_idle_card_or_while_loading_spoils_nothing() -> None:
+    idle = {"gpu": "GPU-idle", "utilization_percent": 0}
+    loading, requesting = sample(11, event_reasons=0x80), sample(16)
+    recording = GpuRecording((loading, requesting, sample(16, event_reasons=0x80) | idle, sample(17) | idle))
+    assert None is hardware_slowdown(slot_gpu(recording, PHASES))
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -250,11 +257,12 @@ def test_cards_are_waited_for_within_a_limit(
     assert (waited_s, is_at_rest, foreign) == (found.waited_s, found.is_at_rest, found.foreign)
 
 
-def test_an_interrupt_ends_the_wait() -> None:
+def test_an_interrupt_ends_the_wait_and_decides_nothing() -> None:
+    """What is still there may be the slot's own processes, ending."""
     watch = Looks(used(4), used(9400)).watch()
     watch.note_baseline()
     found = watch.wait_for_rest(lambda: True)
-    assert found is not None and (0.0, False) == (found.waited_s, found.is_at_rest)
+    assert found is not None and (0.0, None, ()) == (found.waited_s, found.is_at_rest, found.foreign)
 
 
 # a whole slot

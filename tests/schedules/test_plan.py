@@ -166,3 +166,9 @@ def test_plans_are_frozen() -> None:
     with pytest.raises(ValueError, match="frozen"):
         plan.blocks = 3
     assert isinstance(plan, Plan)
+
+
+def test_with_aa_a_plan_runs_its_baseline_twice() -> None:
+    plan = plan_from({**MINIMAL, "aa": True}, "plan")
+    assert "--fastpaths=off" == plan.arm("B").flags
+    assert plan.arms.baseline == plan.arms.candidate

@@ -60,7 +60,7 @@ def test_the_example_is_a_plan_that_could_start(tmp_path: Path) -> None:
     path.write_text(example(), encoding="utf-8")
     plan = load_plan(path)
     check_plan(plan)
-    assert ["small", "wide"] == [cell.name for cell in plan.cells]
+    assert ["small", "small-high"] == [cell.name for cell in plan.cells]
 
 
 def test_the_example_uses_every_key(tmp_path: Path) -> None:
