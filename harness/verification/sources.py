@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from fuseproof.harness.campaign.folder import CAMPAIGN_FILE, OUTPUTS_FOLDER, PERF_FILE, Campaign
 from fuseproof.harness.campaign.origin import OriginFile
@@ -15,7 +15,16 @@ from fuseproof.harness.verification.signature import LOG_NAMES
 def source_findings(campaign: Campaign, tally: Tally) -> Iterator[Finding]:
     """Kept inputs and imported files that are not those whose hashes were written down first."""
     for index, kept in enumerate(campaign.inputs):
-        if kept.copy is not None:
+        if kept.copy is None:
+            continue
+        parts = PurePosixPath(kept.copy).parts
+        if ".." in parts or kept.copy.startswith("/"):
+            yield Finding(
+                CAMPAIGN_FILE, f"names a kept input outside the folder: inputs[{index}].copy is {kept.copy!r}"
+            )
+        elif not (campaign.directory / kept.copy).is_file():
+            yield Finding(kept.copy, f"is missing, though {CAMPAIGN_FILE} inputs[{index}] says that it was kept")
+        else:
             place = f"{CAMPAIGN_FILE} inputs[{index}].sha256"
             yield from _compare(campaign, [campaign.directory / kept.copy], kept.sha256, place, tally)
     for index, file in enumerate(campaign.origin.files if campaign.origin is not None else ()):

@@ -417,3 +417,19 @@ def test_nothing_is_written(folder: Path) -> None:
     before = state()
     verify_campaign(folder)
     assert before == state()
+
+
+@pytest.mark.parametrize(
+    ("copy", "file", "why"),
+    [
+        ("../../../../etc/hostname", "campaign.json", "outside the folder"),
+        ("/etc/hostname", "campaign.json", "outside the folder"),
+        ("inputs/gone.txt", "inputs/gone.txt", "is missing"),
+    ],
+)
+def test_a_kept_input_lies_in_the_folder(folder: Path, copy: str, file: str, why: str) -> None:
+    kept = {"argument": "prompts.txt", "size_bytes": 12, "copy": copy, "sha256": "0" * 64}
+    put("campaign.json", "inputs", value=[kept])(folder)
+    sign(folder)
+    found = [finding for finding in verify_campaign(folder).findings if why in finding.text]
+    assert [file] == [finding.file for finding in found]
