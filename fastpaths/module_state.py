@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fuseproof.fastpaths.library_code import CALLS
+from fuseproof.fastpaths.foreign_code import CALLS
 
 HOOKS = frozenset({"_forward_hooks", "_forward_pre_hooks"})
 ROOT_MAY_CHANGE = HOOKS | {"forward", "_diffusers_hook", "_fuseproof_mount"}
@@ -164,15 +164,9 @@ class Guard:
     def __init__(self) -> None:
         self._snapshot: Snapshot | None = None
 
-    def seal(
-        self,
-        root: nn.Module,
-        fixed: Iterable[tuple[str, nn.Module]] = (),
-        namespaces: Iterable[types.ModuleType] = (),
-        hookable: Iterable[nn.Module] = (),
-    ) -> None:
-        """Take the :class:`Snapshot` that every call is compared with."""
-        self._snapshot = Snapshot(root, fixed, namespaces, hookable)
+    def seal(self, snapshot: Snapshot) -> None:
+        """Every call is compared with ``snapshot`` from now on."""
+        self._snapshot = snapshot
 
     def reason(self) -> str | None:
         """Why this call must be eager as a whole, or None."""

@@ -40,7 +40,7 @@ def write_text_atomically(path: str | os.PathLike[str], text: str) -> None:
 
 def replace_whole(target: Path, content: bytes) -> None:
     """Put ``content`` in place of the file ``target``; an :class:`OSError` leaves the old one and nothing else."""
-    temporary = target.parent / f".fuseproof-{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    temporary = temporary_beside(target)
     try:
         with temporary.open("xb") as stream:
             stream.write(content)
@@ -49,6 +49,11 @@ def replace_whole(target: Path, content: bytes) -> None:
         temporary.replace(target)
     finally:
         _remove(temporary)
+
+
+def temporary_beside(target: Path) -> Path:
+    """A name in the folder of ``target`` that nobody else uses, to write to before a rename."""
+    return target.parent / f".fuseproof-{os.getpid()}-{secrets.token_hex(4)}.tmp"
 
 
 def special_kind(path: Path) -> str | None:

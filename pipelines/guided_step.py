@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from fuseproof.fastpaths import Mount
-from fuseproof.fastpaths.library_code import foreign_method_reason
+from fuseproof.fastpaths.foreign_code import foreign_method_reason
 from fuseproof.fastpaths.module_state import call_reason
 from fuseproof.pipelines.longcat_arithmetic import guide
 from fuseproof.pipelines.requests import GenerationRequest

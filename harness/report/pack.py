@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.harness.analysis.campaign import analyse
+from fuseproof.harness.atomic_files import temporary_beside
 from fuseproof.harness.campaign.folder import PERF_FILE, Campaign
 from fuseproof.harness.machine.redaction import redact
 from fuseproof.harness.media.decoding import IMAGE_SUFFIXES, VIDEO_SUFFIXES
@@ -165,7 +165,7 @@ def _regular_files(directory: Path) -> Iterator[Path]:
 
 def _write(archive: Path, entries: Iterable[_Entry]) -> None:
     """All of the archive or nothing: a temporary file in the same folder, then a rename."""
-    temporary = archive.parent / f".fuseproof-{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    temporary = temporary_beside(archive)
     try:
         with zipfile.ZipFile(temporary, "x") as stream:
             for entry in sorted(entries, key=lambda entry: entry.name):

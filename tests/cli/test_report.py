@@ -14,22 +14,12 @@ from pathlib import Path
 import pytest
 
 from fuseproof.cli.main import main
+from tests.cli.without_torch import without_torch
 from tests.harness.campaign_builder import CampaignBuilder, Run
 
 FASTER = ((10.0, 9.5, 9.51, 10.02), (9.52, 10.01, 10.03, 9.5))
 SLOWER = ((9.5, 10.0, 10.02, 9.51), (10.01, 9.52, 9.5, 10.03))
-WITHOUT_TORCH = """
-import sys
-
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("torch", "triton", "diffusers", "transformers"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Absent())
-from fuseproof.cli.main import main
-sys.exit(main(["report", sys.argv[1]]))
-"""
+WITHOUT_TORCH = without_torch('main(["report", sys.argv[1]])')
 FILES = ("report.md", "report.html", "report.json", "SHA256SUMS")
 
 

@@ -11,21 +11,11 @@ import pytest
 
 from fuseproof.cli.main import main
 from fuseproof.harness.report import write_report
+from tests.cli.without_torch import without_torch
 from tests.harness.campaign_builder import CampaignBuilder
 
 FASTER = ((10.0, 9.5, 9.51, 10.02), (9.52, 10.01, 10.03, 9.5))
-WITHOUT_TORCH = """
-import sys
-
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("torch", "triton", "diffusers", "transformers"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Absent())
-from fuseproof.cli.main import main
-sys.exit(main(["verify", sys.argv[1]]) or main(["pack", sys.argv[1], "--output", sys.argv[2]]))
-"""
+WITHOUT_TORCH = without_torch('main(["verify", sys.argv[1]]) or main(["pack", sys.argv[1], "--output", sys.argv[2]])')
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fuseproof.fastpaths import mount
-from fuseproof.fastpaths.library_code import foreign_reason
+from fuseproof.fastpaths.foreign_code import foreign_reason
 from fuseproof.fastpaths.module_state import Guard, Snapshot, call_reason
 from tests.fastpaths.small_model import CONFIG, IMAGE, TEXT, forwards, small_pipe
 

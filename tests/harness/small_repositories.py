@@ -7,6 +7,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.harness.fake_commands import FAKE_ARM
 
 IDENTITY = {
@@ -60,3 +62,12 @@ def commit_all(folder: Path, message: str) -> str:
     run_git(folder, "add", "--all")
     run_git(folder, "commit", "--quiet", "--message", message)
     return run_git(folder, "rev-parse", "HEAD")
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Locks, caches and git settings of the test's own."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("FUSEPROOF_CACHE_DIR", str(tmp_path / "cache"))
+    for name, value in IDENTITY.items():
+        monkeypatch.setenv(name, value)

@@ -27,17 +27,14 @@ from fuseproof.harness.campaign.slots import ProcessExecutor
 from fuseproof.harness.perf.dump import read_perf_dump
 from fuseproof.schedules.order import PlannedSlot, timed_slots
 from fuseproof.schedules.plan import Arm, Plan, plan_from
-from tests.harness.small_repositories import COMMAND, IDENTITY, commit_grey, make_repository, run_git
+from tests.harness.small_repositories import (
+    COMMAND,
+    commit_grey,
+    make_repository,
+    own_folders,  # noqa: F401 - a fixture
+    run_git,
+)
 from tests.harness.test_runner import Notes, ScriptedExecutor
-
-
-@pytest.fixture(autouse=True)
-def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Locks, caches and git settings of the test's own."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setenv("FUSEPROOF_CACHE_DIR", str(tmp_path / "cache"))
-    for name, value in IDENTITY.items():
-        monkeypatch.setenv(name, value)
 
 
 @dataclass

@@ -12,18 +12,13 @@ from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.harness.campaign import git_repository
 from fuseproof.harness.campaign.git_repository import open_repository
 from fuseproof.harness.campaign.worktrees import Setup, make, worktree_of
-from tests.harness.small_repositories import IDENTITY, make_repository, run_git
+from tests.harness.small_repositories import (
+    make_repository,
+    own_folders,  # noqa: F401 - a fixture
+    run_git,
+)
 
 NO_VARIABLES: dict[str, str] = {}
-
-
-@pytest.fixture(autouse=True)
-def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Locks, caches and git settings of the test's own."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setenv("FUSEPROOF_CACHE_DIR", str(tmp_path / "cache"))
-    for name, value in IDENTITY.items():
-        monkeypatch.setenv(name, value)
 
 
 @pytest.mark.parametrize(

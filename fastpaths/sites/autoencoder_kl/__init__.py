@@ -11,12 +11,12 @@ modules and need nothing.
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from fuseproof.fastpaths.gates import Gate
 from fuseproof.fastpaths.installation import Installation, taken_off_if_it_fails
+from fuseproof.fastpaths.kernels import triton_missing_reason
 from fuseproof.fastpaths.replacements import Forward, Replacement
 from fuseproof.fastpaths.sites.autoencoder_kl import modules
 
@@ -34,7 +34,7 @@ def reject_reason(vae: Any) -> str | None:
     """Why this VAE cannot carry any of the sites, naming the device first, or the module; None if it can."""
     if type(vae).__name__ != CLASS_NAME:
         return f"vae is {type(vae).__name__}, the sites need {CLASS_NAME}"
-    reason = modules.reject_reason(vae) or _kernels_missing()
+    reason = modules.reject_reason(vae) or triton_missing_reason()
     return None if reason is None else _device_reason(vae) or reason
 
 
@@ -74,11 +74,3 @@ def install(vae: Any, gates: Mapping[str, Gate]) -> Installation:
 def _device_reason(vae: Any) -> str | None:
     device = next(vae.parameters()).device
     return None if device.type == "cuda" else f"the model is on {device}; Triton kernels need a CUDA device"
-
-
-def _kernels_missing() -> str | None:
-    try:
-        importlib.import_module("triton")
-    except ImportError as error:
-        return f"triton cannot be imported: {error}"
-    return None

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from fuseproof.fastpaths.library_code import foreign_reason
+from fuseproof.fastpaths.foreign_code import foreign_reason
 from fuseproof.fastpaths.replacements import Replacement, runs_its_own
 
 CODERS = ("encoder", "decoder")

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from fuseproof.fastpaths.module_state import Guard
+from fuseproof.fastpaths.module_state import Guard, Snapshot
 
 
 class WatchedCoder:
@@ -26,7 +26,7 @@ class WatchedCoder:
 
     def seal(self) -> None:
         """What the coder is now is what it must be at every call."""
-        self._guard.seal(self._coder, namespaces=_libraries())
+        self._guard.seal(Snapshot(self._coder, namespaces=_libraries()))
 
     @contextmanager
     def called(self) -> Iterator[None]:

@@ -18,8 +18,9 @@ import torch
 
 from fuseproof.fastpaths.gates import Gate
 from fuseproof.fastpaths.hoisting import HeldResults
-from fuseproof.fastpaths.installation import GraphTarget, Installation
-from fuseproof.fastpaths.module_state import Guard
+from fuseproof.fastpaths.installation import GraphTarget, Installation, taken_off_if_it_fails
+from fuseproof.fastpaths.kernels import triton_missing_reason
+from fuseproof.fastpaths.module_state import Guard, Snapshot
 from fuseproof.fastpaths.operations import GatedOperation
 from fuseproof.fastpaths.replacements import Forward, Replacement
 from fuseproof.fastpaths.sites.longcat_image import hoists, soundness
@@ -58,7 +59,7 @@ def site_reasons(transformer: Any) -> dict[str, str]:
     """Sites that decline on this transformer although the family does not, and why: the device first."""
     kernel = _kernel_reason(transformer)
     kernels = dict.fromkeys((*KERNELS_OF_SITE, *LOOP_OPERATIONS), kernel) if kernel is not None else {}
-    blocked = _kernels_missing() or _rewrite_reason(transformer)
+    blocked = triton_missing_reason() or _rewrite_reason(transformer)
     held = hoists.site_reasons(transformer)
     if blocked is None:
         return held | kernels | _approximate_reasons(transformer)
@@ -72,7 +73,7 @@ def install(transformer: Any, gates: Mapping[str, Gate]) -> Installation:
     rewrites = "packed_blocks" in gates
     call, guard = hoists.CurrentCall(), Guard()
     hoisted = tuple(site for site in HOISTING_SITES if site in gates and not (rewrites and site == "modulation"))
-    try:
+    with taken_off_if_it_fails(installation):
         for hoist in hoists.hoists(transformer, hoisted):
             held = HeldResults()
             installation.held.append(held)
@@ -83,14 +84,9 @@ def install(transformer: Any, gates: Mapping[str, Gate]) -> Installation:
         else:
             watch = functools.partial(hoists.watched_forward, call, guard)
             installation.replacements.append(Replacement(transformer, watch))
+    with taken_off_if_it_fails(installation):  # with what undoes the rewrite
         fixed = soundness.rewritten_modules(transformer) if rewrites else ()
-        guard.seal(transformer, fixed, _libraries(), soundness.modules_around(transformer))
-    except BaseException:
-        for replacement in reversed(installation.replacements):
-            replacement.take_off()
-        if installation.undo is not None:
-            installation.undo()
-        raise
+        guard.seal(Snapshot(transformer, fixed, _libraries(), soundness.modules_around(transformer)))
     return installation
 
 
@@ -177,11 +173,3 @@ def _approximate_reasons(transformer: Any) -> dict[str, str]:
         }
         reasons = {name: reason for name, reason in found.items() if reason is not None} | reasons
     return reasons
-
-
-def _kernels_missing() -> str | None:
-    try:
-        importlib.import_module("triton")
-    except ImportError as error:
-        return f"triton cannot be imported: {error}"
-    return None

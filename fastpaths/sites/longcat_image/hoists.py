@@ -39,9 +39,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from fuseproof.fastpaths.foreign_code import foreign_reason
 from fuseproof.fastpaths.gates import Gate, undecidable_because
 from fuseproof.fastpaths.hoisting import HeldResults, are_countable
-from fuseproof.fastpaths.library_code import foreign_reason
 from fuseproof.fastpaths.module_state import Guard
 from fuseproof.fastpaths.numerics import numerics_of
 from fuseproof.fastpaths.replacements import Forward, is_replaced

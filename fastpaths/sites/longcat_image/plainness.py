@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fuseproof.fastpaths.library_code import foreign_reason
+from fuseproof.fastpaths.foreign_code import foreign_reason
 from fuseproof.fastpaths.sites.longcat_image.linears import block_linears
 from fuseproof.fastpaths.sites.longcat_image.soundness import rewritten_modules
 
