@@ -5,6 +5,8 @@ PYTHON ?=
 TORCH_INDEX ?=
 # More arguments for pytest: make test ARGS="-k doctor".
 ARGS ?=
+# Processes that run the tests, one core each; 0: this one alone.
+JOBS ?= 2
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -48,7 +50,7 @@ demo: $(INSTALLED) ## a whole campaign on the embedded model: pictures, verdict,
 	@$(BIN)/fuseproof abba embedded --allow-busy --output demo/$$(date +%Y%m%d-%H%M%S) || [ $$? -eq 3 ] # 3: SLOWER
 
 test: $(INSTALLED) ## run the tests that need no GPU
-	$(BIN)/python -m pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 test-gpu: $(INSTALLED) ## run the tests that need an NVIDIA GPU
 	@command -v nvidia-smi >/dev/null || { echo "make test-gpu: no NVIDIA GPU here: nvidia-smi was not found" >&2; exit 1; }

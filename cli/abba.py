@@ -13,10 +13,13 @@ import click
 from fuseproof.cli import exit_codes
 from fuseproof.cli.abba_arms import check_plan
 from fuseproof.cli.abba_dry_run import dry_run_lines
+from fuseproof.cli.abba_from import plan_again, remarks_of
+from fuseproof.cli.abba_lanes import check_gpus, lane_words, lanes_of
 from fuseproof.cli.abba_options import AbbaOptions, options_from
 from fuseproof.cli.abba_planning import show_plan
 from fuseproof.cli.abba_remarks import dummy_weights_remark, one_block_remark
 from fuseproof.cli.abba_view import campaign_view
+from fuseproof.cli.floor_choice import chosen_floor
 from fuseproof.cli.generate import ARGUMENTS, RememberingCommand
 from fuseproof.cli.option_fields import click_options
 from fuseproof.cli.options import json_option
@@ -25,6 +28,7 @@ from fuseproof.errors import FuseproofError, UsageError
 if TYPE_CHECKING:
     from fuseproof.harness.analysis.campaign import CampaignAnalysis, CellAnalysis
     from fuseproof.harness.campaign.runner import Outcome
+    from fuseproof.schedules.plan import Plan
 
 SCHEMA = "fuseproof.abba/1"
 CAMPAIGNS_FOLDER = "campaigns"
@@ -38,8 +42,8 @@ CAMPAIGNS_FOLDER = "campaigns"
 def abba(ctx: click.Context, /, **flags: Any) -> int:
     """Run baseline and candidate in A-B-B-A order and judge the difference.
 
-    PLAN is a built-in plan (embedded, the default; longcat-image, longcat-image-edit, longcat-image-edit-turbo) or the
-    path of a .toml file (docs/plan.md says what it may hold).
+    PLAN is a built-in plan (embedded, the default; longcat-image, longcat-image-edit, longcat-image-edit-turbo;
+    sglang-pr for two refs of an sglang checkout) or the path of a .toml file (docs/plan.md says what it may hold).
     Without a PLAN, arms given as flags or commands make their own; --candidate alone is compared with plain generate.
     Every slot is a fresh process; times, peak memory, outputs and hashes go to a new campaign
     folder with a report that can be pasted into a pull request.
@@ -49,6 +53,9 @@ def abba(ctx: click.Context, /, **flags: Any) -> int:
     fuseproof abba --baseline "--fastpaths=off" --candidate "--fastpaths=auto" --flags "--prompt 'a red panda'"
     fuseproof abba --baseline-command "./old {perf_dump}" --candidate-command "./new {perf_dump}"
     fuseproof abba --baseline-ref main --candidate-ref HEAD --flags "--prompt 'a red panda'"
+    fuseproof abba sglang-pr --repo ../sglang --baseline-ref main --candidate-ref my-branch --cells qwen-image
+    fuseproof abba --quick --blocks 1
+    fuseproof abba --from campaigns/embedded-20250101T120000Z
 
     Exit codes: 0 done (SAME and INCONCLUSIVE too), 1 an arm failed, 2 usage, 3 SLOWER, 4 outputs break their contract,
     5 --require not reached, 6 invalid measurement, 130 interrupted.
@@ -56,6 +63,10 @@ def abba(ctx: click.Context, /, **flags: Any) -> int:
     options = options_from(flags)
     if options.plan_for is not None:
         return show_plan(options)
+    if options.quick:
+        from fuseproof.cli.abba_quick import run_quick
+
+        return run_quick(options, ctx.meta[ARGUMENTS])
     if options.dry_run:
         return _show_dry_run(options)
     directory, outcome = _run(options, ["fuseproof", "abba", *ctx.meta[ARGUMENTS]])
@@ -117,6 +128,7 @@ def picture_of_candidate(analysis: CampaignAnalysis) -> Path | None:
 
 
 def _run(options: AbbaOptions, command: list[str]) -> tuple[Path, Outcome]:
+    from fuseproof.cli.abba_weights import weights_of
     from fuseproof.harness.campaign.gpu_rest import GpuWatch
     from fuseproof.harness.campaign.readiness import Readiness, unwatched_gpus_remark
     from fuseproof.harness.campaign.session import CampaignSession
@@ -124,24 +136,37 @@ def _run(options: AbbaOptions, command: list[str]) -> tuple[Path, Outcome]:
     from fuseproof.harness.machine.environment import describe
     from fuseproof.harness.machine.gpus import survey_gpus
 
-    plan = options.build_plan() if options.resume is None or options.shapes_plan else None
+    again = None if options.from_stored is None else plan_again(options)
+    plan = again.plan if again is not None else _plan_of(options)
     if plan is not None and options.resume is None:
         check_plan(plan)
     gpus = survey_gpus()
     remark = None if plan is None or options.resume is not None else dummy_weights_remark(plan, gpus)
     unwatched = unwatched_gpus_remark(gpus)
     environment = describe(gpus=gpus)
-    with campaign_view() as observer:
+    with lanes_of(options, gpus, environment, plan) as lanes, campaign_view() as observer:
+        for text in lanes.remarks:
+            observer.remark(text)
         if remark is not None:
             observer.remark(remark)
         if unwatched is not None:
             observer.remark(f"warning: {unwatched}")
+        for text in [] if again is None else remarks_of(again, lanes.environment):
+            observer.remark(text)
         session = CampaignSession(
             command=command,
-            environment=environment,
+            environment=lanes.environment,
             executor=ProcessExecutor(gpus=GpuWatch.of(environment)),
             observer=observer,
-            check_machine=None if options.allow_busy else Readiness(gpus=gpus).refuse_busy_machine,
+            make_runner=lanes.make_runner,
+            devices=lanes.devices,
+            plan_source=None if again is None else again.source,
+            weights=weights_of(options, observer.remark),
+            add_blocks=options.add_blocks or 0,
+            floor=chosen_floor(options.floor, plan, lanes.environment),
+            check_machine=None
+            if options.allow_busy
+            else Readiness(gpus, lanes.cuda_visible_devices).refuse_busy_machine,
         )
         if options.resume is not None:
             directory = Path(options.resume).absolute()
@@ -150,6 +175,11 @@ def _run(options: AbbaOptions, command: list[str]) -> tuple[Path, Outcome]:
             raise AssertionError("without --resume there is always a plan")
         directory = _directory(options, plan.name)
         return directory, session.start(plan, directory)
+
+
+def _plan_of(options: AbbaOptions) -> Plan | None:
+    """The plan that the flags describe; None where a campaign is resumed and they say nothing of one."""
+    return options.build_plan() if options.resume is None or options.shapes_plan else None
 
 
 def _write_report(directory: Path) -> CampaignAnalysis:
@@ -181,12 +211,15 @@ def _show_dry_run(options: AbbaOptions) -> int:
     from fuseproof.harness.campaign.folder import refuse_used_folder
     from fuseproof.harness.machine.gpus import survey_gpus
 
-    plan = options.build_plan()
+    again = None if options.from_stored is None else plan_again(options)
+    plan = options.build_plan() if again is None else again.plan
     check_plan(plan)
+    check_gpus(options, plan)
     directory = _directory(options, plan.name)
     refuse_used_folder(directory)
     planned = dry_run(plan, directory, places_of(plan, directory, "", Path.cwd()))
-    remarks = [text for text in (one_block_remark(plan), dummy_weights_remark(plan, survey_gpus())) if text]
+    remarks = [] if again is None else list(again.remarks)
+    remarks += [text for text in (one_block_remark(plan), dummy_weights_remark(plan, survey_gpus())) if text]
     if options.as_json:
         click.echo(json.dumps(planned.to_json() | {"remarks": remarks}, indent=2, allow_nan=False))
     else:
@@ -198,7 +231,9 @@ def _show_dry_run(options: AbbaOptions) -> int:
 def _end_interrupted(directory: Path, options: AbbaOptions) -> int:
     shown = shlex.quote(str(_shown(directory)))
     click.echo(f"fuseproof: interrupted; finished slots are kept in {_shown(directory)}", err=True)
-    click.echo(f"  next: fuseproof abba --resume {shown} goes on with the block that was interrupted.", err=True)
+    what = "block that was interrupted" if not lane_words(options) else "blocks that were interrupted"
+    again = " ".join(["fuseproof abba --resume", shown, *lane_words(options)])
+    click.echo(f"  next: {again} goes on with the {what}.", err=True)
     if options.as_json:
         document = {
             "schema": SCHEMA,

@@ -36,7 +36,7 @@ def refuse_bad_flags(plan: Plan) -> None:
     from fuseproof.harness.campaign.arms import generate_words
 
     for cell in plan.cells:
-        for role, arm in (("baseline", plan.arms.baseline), ("candidate", plan.arms.candidate)):
+        for role, arm in plan.arms.by_key.items():
             if arm.command is not None or arm.ref is not None or arm.python is not None:
                 continue  # another commit's generate may know other flags: its slots say so
             parsed = parsed_flags(generate_words(arm, cell, Path("perf.json"), Path("outputs")))

@@ -25,19 +25,21 @@ CELL_FLAGS = "CELL_FLAGS"
 
 def dry_run_lines(plan: Plan, planned: DryRun, shown_directory: Path, remarks: Sequence[str] = ()) -> Iterator[str]:
     """The lines of the text form; ``shown_directory`` is the campaign's folder as a person types it."""
-    from fuseproof.harness.campaign.arms import default_overrides, shared_words
+    from fuseproof.harness.campaign.arms import default_overrides, shared_words, takes_flags
 
     yield f"{len(planned.slots)} slots, each a fresh process, into {shown_directory}"
     yield "environment of every slot, beside your own:"
     yield from wrapped([f"{name}={value}" for name, value in default_overrides().items()])
-    uses_cells = any(arm.command is None for arm in (plan.arms.baseline, plan.arms.candidate))
+    uses_cells = any(takes_flags(arm) for arm in plan.arms.all)
     for cell in plan.cells:
         yield f"cell {cell.name} (outputs: {cell.contract})" + (f", {CELL_FLAGS}:" if uses_cells and cell.flags else "")
         if uses_cells and cell.flags:
             yield from wrapped(shared_words(cell.flags))
-    for letter, role in (("A", "baseline"), ("B", "candidate")):
-        arm = plan.arm(letter)
-        yield f"arm {letter}, the {role}" + (f" ({arm.name}):" if arm.name != role else ":")
+    for letter in plan.letters:
+        arm, role = plan.arm(letter), "baseline" if letter == "A" else "candidate"
+        article = "the" if len(plan.letters) == 2 or letter == "A" else "a"
+        own_name = "" if arm.name in (role, f"{role} {letter}") else f" ({arm.name})"
+        yield f"arm {letter}, {article} {role}{own_name}:"
         yield from _place_lines(arm, planned.places.get(letter))
         yield from wrapped(_arm_words(arm, planned.places.get(letter)))
     yield f"slots ({SLOT} is {shown_directory}/slots/ and the slot's name):"
@@ -75,6 +77,7 @@ def wrapped(words: Sequence[str], indent: str = "    ") -> Iterator[str]:
 
 
 def _arm_words(arm: Arm, place: ArmPlace | None) -> list[str]:
+    from fuseproof.harness.campaign import arms
     from fuseproof.harness.campaign.arm_places import ArmPlace, place_environment
     from fuseproof.harness.campaign.arms import filled_template, program_words, shared_words
 
@@ -84,7 +87,8 @@ def _arm_words(arm: Arm, place: ArmPlace | None) -> list[str]:
     own = [f"{name}={value}" for name, value in variables.items()]
     dump, outputs = f"{SLOT}/perf.json", f"{SLOT}/outputs"
     if arm.command is not None:
-        return [*own, *filled_template(arm, dump, outputs, place)]
+        words = filled_template(arm, dump, outputs, place)
+        return [*own, *(CELL_FLAGS if word == arms.CELL_FLAGS else word for word in words)]
     files = ["--perf-dump-path", dump, "--output-path", outputs]
     return [*own, *program_words(place), CELL_FLAGS, *shared_words(arm.flags), *files]
 

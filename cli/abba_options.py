@@ -3,9 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fuseproof.cli.abba_candidates import (
+    all_given,
+    arm_from,
+    parted,
+    refuse_several,
+    refuse_unpaired,
+    repeatable,
+    with_further_candidates,
+)
+from fuseproof.cli.abba_from import plan_again, refuse_other_plans
+from fuseproof.cli.abba_lane_rules import refuse_useless_lanes
+from fuseproof.cli.abba_quick_rules import refuse_useless_flags
+from fuseproof.cli.abba_sources import (
+    only_cells,
+    refuse_missing_refs,
+    refuse_rootless_cleanup,
+    refuse_unheard_flags,
+    with_sources,
+)
+from fuseproof.cli.floor_choice import HELP as FLOOR_HELP
 from fuseproof.cli.option_fields import FiniteNumber, Name, flag, flag_name, whole
 from fuseproof.errors import UsageError
 
@@ -33,7 +54,9 @@ OVERRIDES = {
     "retries": "retries",
 }
 """Flags that replace one key of a plan, and that key."""
-PLAN_FIELDS = ("plan", *ARM_FIELDS, "flags", *OVERRIDES, "contract", "qualify", "name", "aa", "keep_raw")
+SOURCE_FIELDS = ("repo", "setup", "python")
+OWN_FIELDS = ("cells", "flags", "contract", "qualify", "name", "aa", "keep_raw")
+PLAN_FIELDS = ("plan", *ARM_FIELDS, *SOURCE_FIELDS, *OVERRIDES, *OWN_FIELDS)
 
 
 def lone_switch(*names: str, description: str) -> Any:
@@ -51,7 +74,7 @@ class AbbaOptions:
         metavar="FLAGS",
         description="Flags of `generate` for the baseline. Left out, it is `generate` with the shared flags alone.",
     )
-    candidate: str | None = flag(
+    candidate: str | None = repeatable(
         "--candidate",
         metavar="FLAGS",
         description="Flags of `generate` for the candidate. Needed with --baseline, unless a PLAN has one.",
@@ -61,7 +84,7 @@ class AbbaOptions:
         metavar="COMMAND",
         description="Any program as baseline; {perf_dump} and {output_dir} say where its results belong.",
     )
-    candidate_command: str | None = flag(
+    candidate_command: str | None = repeatable(
         "--candidate-command", metavar="COMMAND", description="Any program as candidate, with the same placeholders."
     )
     baseline_ref: str | None = flag(
@@ -69,11 +92,20 @@ class AbbaOptions:
         metavar="REF",
         description="Run the baseline from a clean tree of this git branch, tag or SHA.",
     )
-    candidate_ref: str | None = flag(
+    candidate_ref: str | None = repeatable(
         "--candidate-ref", metavar="REF", description="Run the candidate from a clean tree of this one."
     )
     repo: str | None = flag(
         "--repo", metavar="DIR", description="The checkout of both refs. [default: the one of the present folder]"
+    )
+    setup: str | None = flag(
+        "--setup", metavar="COMMAND", description="A line for sh that prepares the tree of each ref, run in it once."
+    )
+    python: str | None = flag(
+        "--python", metavar="PATH", description="The interpreter of both arms; a relative path lies in a ref's tree."
+    )
+    cells: str | None = flag(
+        "--cells", metavar="NAMES", description="Only these cells of the PLAN, separated by commas. [default: all]"
     )
     flags: str | None = flag(
         "--flags",
@@ -85,12 +117,14 @@ class AbbaOptions:
         "--blocks",
         minimum=1,
         maximum=LARGEST_BLOCKS,
-        description="Blocks of four slots, the same number for every cell. [default: the plan's, 2]",
+        description="Blocks of two slots an arm, the same number for every cell. [default: the plan's; else 2, and "
+        "from three arms on as many as arms]",
     )
     order: str | None = flag(
         "--order",
         type=Name("mirrored", "ABBA", aliases={"abba": "ABBA"}),
-        description="mirrored alternates A-B-B-A and B-A-A-B, against curved drift. [default: the plan's, mirrored]",
+        description="mirrored alternates A-B-B-A and B-A-A-B, against curved drift; of more arms each has every place "
+        "in turn (ABCCBA BCAACB CABBAC). [default: the plan's, mirrored]",
     )
     primary: str | None = flag(
         "--primary",
@@ -145,9 +179,57 @@ class AbbaOptions:
         "--keep-raw",
         description="Let every slot keep its decoded arrays in raw/, so that `verify` can hash them again.",
     )
+    floor: str | None = flag("--floor", metavar="PATH", description=FLOOR_HELP)
+    quick: bool = lone_switch(
+        "--quick",
+        description="Exploratory: switch the arms' fast paths inside one loaded process; numbers and hashes, no "
+        "verdict, no folder.",
+    )
+    from_stored: str | None = flag(
+        "--from",
+        "from_stored",
+        metavar="CAMPAIGN",
+        description="A new campaign with the plan of a stored one (its folder or campaign.json), on this machine.",
+    )
     aa: bool = lone_switch("--aa", description="Run the baseline as both arms, to see the noise of this machine.")
     dry_run: bool = lone_switch("--dry-run", description="Show slots, commands, time and space; run and write nothing.")
     resume: str | None = flag("--resume", metavar="DIR", description="Go on with an interrupted campaign.")
+    add_blocks: int | None = whole(
+        "--add-blocks",
+        minimum=1,
+        maximum=LARGEST_BLOCKS,
+        description="For --resume of a complete campaign: so many blocks more, whole mirrored pairs, judged at a "
+        "stricter level beside the earlier word.",
+    )
+    model_cache_root: str | None = flag(
+        "--model-cache-root",
+        metavar="DIR",
+        description="Fetch weights into this folder before slot 1, and let every slot read them there. [default: the "
+        "hub's own cache]",
+    )
+    cleanup_model_cache: bool = lone_switch(
+        "--cleanup-model-cache",
+        description="Remove from --model-cache-root what this campaign fetched, however it ends, and nothing else.",
+    )
+    gpus: str | None = flag(
+        "--gpus",
+        metavar="LIST",
+        description="Run whole blocks side by side, one of these GPUs each, from first slot to last: 0,1 or UUIDs. "
+        "[default: one block at a time, which sees all GPUs]",
+    )
+    executor: str = flag(
+        "--executor",
+        type=Name("local", "ray"),
+        default="local",
+        description="ray: blocks run side by side on the nodes of a Ray cluster, which all see the campaign folder; "
+        "needs fuseproof[ray].",
+    )
+    gpus_per_block: int | None = whole(
+        "--gpus-per-block",
+        minimum=0,
+        maximum=1,
+        description="For --executor ray: what a block asks the cluster for, one GPU, or 0 for one CPU. [default: 1]",
+    )
     allow_busy: bool = lone_switch(
         "--allow-busy", description="Start on a busy machine; disturbed slots are marked and cap the verdict."
     )
@@ -158,8 +240,11 @@ class AbbaOptions:
         "--require-fastpaths", description="Exit with 6 unless the candidate's fast paths ran in every slot."
     )
     as_json: bool = False
+    more_candidates: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    """Of the flags that repeat: what C, D, … are given."""
 
     def __post_init__(self) -> None:
+        refuse_unpaired(self)
         if self.plan_for is None:
             for field in ("scatter", "from_campaign"):
                 if getattr(self, field) is not None:
@@ -170,20 +255,28 @@ class AbbaOptions:
         if self.aa:
             for field in ("candidate", "candidate_command", "candidate_ref"):
                 self._refuse_both("aa", field)
-        if self.repo is not None and self.baseline_ref is None and self.candidate_ref is None:
+        if self.quick:
+            refuse_useless_flags(self)
+        if self.from_stored is not None:
+            refuse_other_plans(self)
+        elif self.repo is not None and self.plan is None and self.baseline_ref is None and self.candidate_ref is None:
             raise UsageError(
                 "--repo says where refs are looked up, and there is none.",
                 next_step="Add --baseline-ref or --candidate-ref, or write repo beside ref in the plan.",
             )
+        for field in ("aa", "plan_for", "quick"):
+            self._refuse_both("floor", field)
+        if self.add_blocks is not None and self.resume is None:
+            raise UsageError(
+                f"--add-blocks {self.add_blocks} has no effect without --resume.",
+                next_step="Name the complete campaign with --resume DIR, or plan the blocks of a new one with --blocks.",
+            )
+        refuse_useless_lanes(self)
         self._refuse_lone_baseline()
+        refuse_rootless_cleanup(self)
         if self.resume is not None:
             for field in ("output", "dry_run"):
                 self._refuse_both("resume", field)
-        if self.flags is not None and self.baseline_command and (self.candidate_command or self.aa):
-            raise UsageError(
-                "--flags has no effect when both arms are commands of their own.",
-                next_step="Write the flags into both commands.",
-            )
 
     def _refuse_lone_baseline(self) -> None:
         has_candidate = any(given is not None for given in (self.candidate, self.candidate_command, self.candidate_ref))
@@ -210,15 +303,26 @@ class AbbaOptions:
     def build_plan(self) -> Plan:
         """The plan these flags describe: a plan's own values, with those flags that were given in their place."""
         from fuseproof.schedules.plan import DEFAULT_PLAN, load_plan, plan_from
+        from fuseproof.schedules.qualification import split_requirements
 
-        base = load_plan(DEFAULT_PLAN if self.plan is None else self.plan).to_json()
+        if self.from_stored is not None:
+            return plan_again(self).plan
+        loaded = load_plan(DEFAULT_PLAN if self.plan is None else self.plan)
+        base = loaded.to_json()
         has_own_arms = any(getattr(self, field) is not None for field in ARM_FIELDS)
         if self.plan is None and (has_own_arms or self.flags is not None):
             base = self._from_flags(base, has_own_arms)
         elif self.flags is not None:
             base["cells"] = [cell | {"flags": f"{cell['flags']} {self.flags}"} for cell in base["cells"]]
+        base["cells"] = only_cells(self.cells, base["cells"])
+        plan_candidate = base["arms"]["candidate"]
         for letter in ("baseline", "candidate"):
             base["arms"][letter] = self._arm(letter, base["arms"][letter])
+        base["arms"] = with_further_candidates(self, base["arms"], plan_candidate)
+        refuse_several(self, base["arms"])
+        if len(base["arms"]) > 2 and (self.plan is None or "blocks" not in loaded.model_fields_set):
+            base.pop("blocks")  # as many as arms
+        base["arms"] = with_sources(self, base["arms"])
         for field, key in OVERRIDES.items():
             if getattr(self, field) is not None:
                 base[key] = getattr(self, field)
@@ -227,12 +331,15 @@ class AbbaOptions:
         if self.contract is not None:
             base["cells"] = [cell | {"contract": self.contract} for cell in base["cells"]]
         if self.qualify is not None:
-            base["qualify"] = [text.strip() for text in self.qualify.split(",") if text.strip()]
+            base["qualify"] = [str(requirement) for requirement in split_requirements(self.qualify)]
         if self.keep_raw:
             base["cells"] = self._keeping_raw(base)
         if self.aa:
             base |= {"aa": True, "arms": dict.fromkeys(("baseline", "candidate"), base["arms"]["baseline"])}
-        return plan_from(base | ({"name": self.name} if self.name is not None else {}), "the command line")
+        plan = plan_from(base | ({"name": self.name} if self.name is not None else {}), "the command line")
+        refuse_missing_refs(plan)
+        refuse_unheard_flags(plan, self.flags)
+        return plan
 
     def _keeping_raw(self, base: dict[str, Any]) -> list[dict[str, Any]]:
         """The cells with the flag of `generate` that keeps arrays; a command keeps what it likes."""
@@ -248,7 +355,7 @@ class AbbaOptions:
         runs_only_commands = self.baseline_command is not None and (self.candidate_command is not None or self.aa)
         cells = default["cells"]
         if runs_only_commands:
-            cells = [{"name": "command"}]
+            cells = [{"name": "command", "flags": self.flags or ""}]
         elif self.flags is not None:
             cells = [{"name": "request", "flags": self.flags}]
         arms = {name: {"name": name} for name in ("baseline", "candidate")} if has_own_arms else default["arms"]
@@ -260,23 +367,19 @@ class AbbaOptions:
     def _title(self) -> str:
         """What is compared, in the user's own words; empty where a command would be too long to read."""
         if self.baseline_ref is not None and self.candidate_ref is not None:
-            return f"{self.baseline_ref} against {self.candidate_ref}"
+            return f"{self.baseline_ref} against {', '.join(all_given(self, 'candidate_ref'))}"
         if self.aa or self.baseline_command or self.candidate_command or self.baseline_ref or self.candidate_ref:
             return ""
-        baseline, candidate = self.baseline or "no extra flags", self.candidate or "no extra flags"
-        return f"{baseline} against {candidate}"
+        candidates = [flags or "no extra flags" for flags in all_given(self, "candidate") or [""]]
+        return f"{self.baseline or 'no extra flags'} against {', '.join(candidates)}"
 
     def _arm(self, letter: str, arm: dict[str, Any]) -> dict[str, Any]:
         flags, command = getattr(self, letter), getattr(self, f"{letter}_command")
-        ref = getattr(self, f"{letter}_ref")
-        if command is not None:
-            arm = {"name": letter, "command": command}
-        elif flags is not None:
-            arm = {"name": letter, "flags": flags}
-        return arm if ref is None else arm | {"ref": ref, "repo": self.repo or arm.get("repo")}
+        named = arm if flags is None and command is None else arm | {"name": letter}
+        return arm_from(self, named, flags, command, getattr(self, f"{letter}_ref"))
 
 
 def options_from(flags: dict[str, Any]) -> AbbaOptions:
     """The options object of parsed flags."""
     known = {field.name for field in dataclasses.fields(AbbaOptions)}
-    return AbbaOptions(**{key: value for key, value in flags.items() if key in known})
+    return AbbaOptions(**{key: value for key, value in parted(flags).items() if key in known})

@@ -45,10 +45,12 @@ def show_plan(options: AbbaOptions) -> int:
 
 
 def _from_scatter(options: AbbaOptions, effect: float, min_effect: float | None) -> list[str]:
+    from fuseproof.cli.abba_candidates import number_given
     from fuseproof.harness.analysis.planning import plan_line
 
     scatter = share(options.scatter or "", "--scatter")
-    return [plan_line(effect, scatter, DEFAULT_MIN_EFFECT if min_effect is None else min_effect)]
+    arms = 1 + max(1, number_given(options))
+    return [plan_line(effect, scatter, DEFAULT_MIN_EFFECT if min_effect is None else min_effect, arms)]
 
 
 def _measured(options: AbbaOptions, effect: float, min_effect: float | None) -> list[str]:

@@ -47,7 +47,7 @@ def _dummy_weights_gib(plan: Plan) -> Iterator[tuple[str, float]]:
     from fuseproof.pipelines.dummy_geometry import BYTES_OF_DTYPE, family_of_dummy, geometry_of
 
     for cell in plan.cells:
-        for arm in (plan.arms.baseline, plan.arms.candidate):
+        for arm in plan.arms.all:
             if arm.command is not None:
                 continue
             options = parsed_flags(generate_words(arm, cell, Path("perf.json"), Path("outputs")))

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 REFRESHES_PER_SECOND = 1
 """Once a second costs 1.4 % of a core, ten times 9.8 %: the measurement would see it."""
 ROWS_SHOWN = 14
-SLOTS_PER_BLOCK = 4
 
 _STATE_STYLES = {"done": "green", "running": "bold", "invalid": "red", "interrupted": "yellow", "superseded": "dim"}
 
@@ -41,7 +40,7 @@ class PlainLines:
         plan = campaign.plan
         blocks = {cell.name: plan.blocks_of(cell.name) for cell in plan.cells}
         is_new = not campaign.slots()
-        self._planned = len(list(first_pass(blocks, plan.order, plan.warmup_slots))) if is_new else 0
+        self._planned = len(list(first_pass(blocks, plan.order, plan.warmup_slots, len(plan.letters)))) if is_new else 0
 
     def slot_started(self, slot: PlannedSlot) -> None:
         """Show nothing."""
@@ -73,8 +72,7 @@ class LiveTable:
         )
         self._campaign: Campaign | None = None
         self._records: list[SlotRecord] = []
-        self._running: PlannedSlot | None = None
-        self._began_s = time.monotonic()
+        self._running: dict[str, tuple[PlannedSlot, float]] = {}
 
     def campaign_started(self, campaign: Campaign) -> None:
         """Take over what earlier sessions ran."""
@@ -88,11 +86,11 @@ class LiveTable:
 
     def slot_started(self, slot: PlannedSlot) -> None:
         """Show the slot as running."""
-        self._running, self._began_s = slot, time.monotonic()
+        self._running[slot.id] = slot, time.monotonic()
 
     def slot_finished(self, record: SlotRecord) -> None:
         """Show its numbers, or why it has none."""
-        self._running = None
+        self._running.pop(record.id, None)
         self._records.append(record)
 
     def remark(self, text: str) -> None:
@@ -110,9 +108,8 @@ class LiveTable:
         table.add_column("note", ratio=1)
         for record in self._records[-ROWS_SHOWN:]:
             _add_record(table, record)
-        running = self._running
-        if running is not None:
-            elapsed = f"{time.monotonic() - self._began_s:.0f} s so far"
+        for running, began_s in list(self._running.values()):
+            elapsed = f"{time.monotonic() - began_s:.0f} s so far"
             table.add_row(*_plain(running.id, running.label, "running", "", "", "", elapsed), style="bold")
         return table
 
@@ -122,10 +119,10 @@ class LiveTable:
         if self._campaign is None:
             return Text("")
         plan = self._campaign.plan
-        planned = sum(plan.blocks_of(cell.name) for cell in plan.cells)
+        planned = sum(self._campaign.blocks_wanted(cell.name) for cell in plan.cells)
         complete = sum(len(self._campaign.complete_blocks(cell.name)) for cell in plan.cells)
         walls = [record.wall_s for record in self._records if record.wall_s is not None and record.state == "done"]
-        left_s = sum(walls) / len(walls) * SLOTS_PER_BLOCK * (planned - complete) if walls else 0.0
+        left_s = sum(walls) / len(walls) * plan.slots_per_block * (planned - complete) if walls else 0.0
         eta = f", at most {left_s / 60:.0f} min left" if left_s >= 60 else ""
         return Text(f"{plan.title or plan.name}: {complete} of {planned} blocks, {len(self._records)} slots{eta}")
 

@@ -128,7 +128,7 @@ def _is_capture(path: Path) -> bool:
 
 def inputs_of(options: GenerateOptions) -> dict[str, list[Path | None]]:
     """The files that the request reads, by the flag that names them."""
-    single = {name: getattr(options, name) for name in ("prompt_path", "config", "fastpaths_from")}
+    single = {name: getattr(options, name) for name in ("prompt_path", "fixed_prompt_path", "config", "fastpaths_from")}
     named: dict[str, list[Path | None]] = {
         f"--{name.replace('_', '-')}": [Path(value).expanduser()] for name, value in single.items() if value
     }

@@ -77,11 +77,17 @@ def cases_of_models(
 
 def calls_at(shape: tuple[int, int, int], model: str, own: UserSites | None) -> list[SiteCall]:
     """The calls of a model as wide as ``shape`` [B, S, D] says, at that many samples and rows."""
-    from fuseproof.pipelines.fastpath_workloads import Workload, meta_model, site_calls, widened
+    from fuseproof.pipelines.fastpath_workloads import (
+        EMBEDDED_TEXT_ROWS,
+        Workload,
+        meta_model,
+        site_calls,
+        widened,
+    )
 
     batch, rows, width = shape
     skeleton = meta_model(model)
-    text_rows = max(1, min(skeleton.family.text_tokens, rows // 2))
+    text_rows = max(1, min(skeleton.family.text_tokens or EMBEDDED_TEXT_ROWS, rows // 2))
     workload = Workload(f"{batch}x{rows}x{width}", text_rows, rows - text_rows, batch)
     return site_calls(widened(skeleton.transformer, width), workload, skeleton.family, _sites(own))
 

@@ -41,6 +41,7 @@ def _check_distinct_files(options: GenerateOptions) -> None:
     inputs: dict[str, list[Path | None]] = {
         "--config": [None if options.config is None else Path(options.config)],
         "--prompt-path": [None if options.prompt_path is None else Path(options.prompt_path)],
+        "--fixed-prompt-path": [None if options.fixed_prompt_path is None else Path(options.fixed_prompt_path)],
         "--image-path": [Path(source) for source in options.image_path if "://" not in source],
         "--fastpaths-from": [None if options.fastpaths_from is None else Path(options.fastpaths_from)],
     }

@@ -36,6 +36,7 @@ ATTENTION_BACKENDS = (
 ATTENTION_ALIASES = {"torch_sdpa": "native", "sdpa": "native", "fa": "flash", "fa3": "_flash_3", "sage_attn": "sage"}
 EXCLUSIVE_GROUPS: tuple[frozenset[str], ...] = (
     frozenset({"prompt", "prompt_path"}),
+    frozenset({"fixed_prompt", "fixed_prompt_path"}),
     frozenset({"save_output", "no_save_output"}),
     frozenset({"warmup", "warmup_mode"}),
     frozenset({"output_path", "output_file_name", "output_file_path"}),
@@ -93,7 +94,7 @@ class GenerateOptions:
     model_id: str | None = flag(
         "--model-id",
         description="Published model that a local folder holds, where its files do not tell: "
-        "meituan-longcat/LongCat-Image-Edit-Turbo.",
+        "meituan-longcat/LongCat-Image-Edit-Turbo, baidu/ERNIE-Image-Turbo.",
     )
     backend: str = flag(
         "--backend",
@@ -143,7 +144,7 @@ class GenerateOptions:
     enable_cfg_renorm: bool | None = switch(
         "--enable-cfg-renorm",
         default=None,
-        description="Renormalise guided predictions. [default: true; editing models cannot]",
+        description="Renormalise guided predictions. [default: true for LongCat-Image; the others cannot]",
     )
     cfg_renorm_min: float = flag(
         "--cfg-renorm-min", type=FiniteNumber(0.0, 1.0), default=0.0, description="Smallest renormalisation factor."
@@ -152,6 +153,30 @@ class GenerateOptions:
         "--enable-prompt-rewrite",
         description="Let the model's language model rewrite the prompt first. Off here, unlike in sglang: the rewrite "
         "takes a different time for every prompt and would make timings meaningless.",
+    )
+    use_pe: bool = switch(
+        "--use-pe",
+        description="Let the model's prompt enhancer write the text that is drawn (ERNIE-Image). Off here, unlike in "
+        "diffusers and sglang: it takes a different time for every prompt. The text is recorded in the perf dump.",
+    )
+    pe_sampling: str = flag(
+        "--pe-sampling",
+        type=Name("seeded", "greedy"),
+        default="seeded",
+        description="How it writes: seeded as diffusers samples, but by --seed, so that runs repeat; greedy without "
+        "sampling.",
+    )
+    fixed_prompt: tuple[str, ...] = flag(
+        "--fixed-prompt",
+        multiple=True,
+        description="Text to draw in the prompt's place, one for each prompt: what an enhancer wrote once, so that every "
+        "run draws the same.",
+    )
+    fixed_prompt_path: str | None = flag(
+        "--fixed-prompt-path",
+        type=PathText(),
+        metavar="FILE",
+        description="The same from the perf dump of a run with --use-pe and the same prompts.",
     )
     num_frames: int | None = whole("--num-frames", minimum=1, description="Frames of a video; 1 for an image.")
     fps: float | None = flag("--fps", type=FiniteNumber(0.001), description="Frame rate of a video.")
@@ -356,6 +381,7 @@ class GenerateOptions:
             "attention_backend": self.attention_backend or "native",
             "fastpaths": self.effective_fastpaths,
             "num_frames": self.num_frames or 1,
+            "pe_sampling": self.pe_sampling if self.use_pe else None,
             "output_path": str(self.output_folder),
             "save_output": self.saves_output,
             "warmup": is_warm,

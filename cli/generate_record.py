@@ -98,6 +98,7 @@ def _config(job: Job, session: Session) -> dict[str, Any]:
         "guidance_scale": first.guidance_scale,
         "guidance_skipped_steps": list(session.guidance_skipped_steps(first)),
         "enable_cfg_renorm": first.enable_cfg_renorm,
+        "fixed_prompt": [request.fixed_prompt for request in job.requests if request.fixed_prompt is not None],
         "image_path": [image.source for image in job.images],
         "image_sha256": [image.sha256 for image in job.images],
         "image_conversions": list(job.canvas.image.conversions) if job.canvas else [],

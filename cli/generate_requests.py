@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,14 @@ if TYPE_CHECKING:
     from fuseproof.pipelines.checkpoints import Checkpoint
 
 
+@dataclass(frozen=True)
+class Prompt:
+    """What one request is asked to draw, and the ``fixed`` text that is drawn in its place, if any."""
+
+    text: str
+    fixed: str | None = None
+
+
 def expected_family(options: GenerateOptions) -> Family | None:
     """The family that --model-id or a model's name promises, so that a bad request is refused before a download."""
     if options.model_id is not None:
@@ -27,7 +35,7 @@ def expected_family(options: GenerateOptions) -> Family | None:
             raise UsageError(
                 f"--model-id is {options.model_id!r}, which is no published model that fuseproof runs; "
                 f"{', '.join(family.model_ids[0] for family in FAMILIES.values())} are.",
-                next_step="Leave it out: a folder's own files say what it is, except for LongCat-Image-Edit-Turbo.",
+                next_step="Leave it out: a folder's own files say what it is, except for the Turbo of a family.",
             )
         return named
     for family in FAMILIES.values():
@@ -38,7 +46,7 @@ def expected_family(options: GenerateOptions) -> Family | None:
 
 def plan_requests(
     options: GenerateOptions,
-    prompts: tuple[str, ...],
+    prompts: tuple[Prompt, ...],
     family: Family,
     canvas: Canvas | None,
     checkpoint: Checkpoint | None = None,
@@ -46,7 +54,7 @@ def plan_requests(
     """The timed requests and the warm-ups, valid for ``family``; raises for the first that it cannot carry out."""
     _check_family(options, family)
     requests = tuple(_request(options, prompt, family, canvas) for prompt in prompts)
-    warmups = _warmup_requests(options, requests[0], canvas)
+    warmups = _warmup_requests(options, requests, family, canvas)
     for request in requests:
         validate_request(request, family, checkpoint)
     for request in warmups:
@@ -67,14 +75,14 @@ def _validate_warmup(request: GenerationRequest, family: Family, checkpoint: Che
         ) from error
 
 
-def _request(options: GenerateOptions, prompt: str, family: Family, canvas: Canvas | None) -> GenerationRequest:
+def _request(options: GenerateOptions, prompt: Prompt, family: Family, canvas: Canvas | None) -> GenerationRequest:
     is_embedded = options.model_path.startswith(PREFIX)
     width = family.embedded_width if is_embedded else family.default_width
     height = family.embedded_height if is_embedded else family.default_height
     steps = family.embedded_steps if is_embedded else family.default_steps
     guidance_scale = options.guidance_scale
     return GenerationRequest(
-        prompt=prompt,
+        prompt=prompt.text,
         negative_prompt=options.negative_prompt,
         width=canvas.width if canvas else options.width or width,
         height=canvas.height if canvas else options.height or height,
@@ -88,18 +96,23 @@ def _request(options: GenerateOptions, prompt: str, family: Family, canvas: Canv
         quality=options.quality,
         image=canvas.image if canvas else None,
         canvas_pixels=canvas.area if canvas else None,
+        use_pe=options.use_pe,
+        pe_sampling="greedy" if options.pe_sampling == "greedy" else "seeded",
+        fixed_prompt=prompt.fixed,
     )
 
 
 def _warmup_requests(
-    options: GenerateOptions, first: GenerationRequest, canvas: Canvas | None
+    options: GenerateOptions, requests: tuple[GenerationRequest, ...], family: Family, canvas: Canvas | None
 ) -> tuple[GenerationRequest, ...]:
     """One warm-up per size. Graphs are captured for the request's own size whatever else is asked for; a compiled run
-    must name its own size, or it would compile inside the timed request.
+    must name its own size, or it would compile inside the timed request. Where prompts keep their own length, each is
+    warmed: another length means other kernels, graphs and first sights.
     """
     plan = options.warmup_plan
     if plan.mode == "off":
         return ()
+    first = requests[0]
     own = (first.width, first.height)
     sizes = plan.resolutions or (own,)
     if options.enable_breakable_cuda_graph:
@@ -110,12 +123,28 @@ def _warmup_requests(
             "--enable-torch-compile would compile inside the timed request.",
             next_step=f"Add --warmup-resolutions {first.width}x{first.height}.",
         )
-    prompt = WARMUP_SYNTHETIC_PROMPT if plan.mode == "server" else first.prompt
-    warmed = replace(first, prompt=prompt)
+    warmed = _warmed_prompts(options, requests, family)
     if canvas is None:
-        return tuple(replace(warmed, width=width, height=height) for width, height in sizes)
+        return tuple(replace(one, width=width, height=height) for one in warmed for width, height in sizes)
     canvases = [edit_inputs.resized(canvas, width, height) for width, height in sizes]
-    return tuple(replace(warmed, width=one.width, height=one.height, image=one.image) for one in canvases)
+    return tuple(replace(warmed[0], width=one.width, height=one.height, image=one.image) for one in canvases)
+
+
+def _warmed_prompts(
+    options: GenerateOptions, requests: tuple[GenerationRequest, ...], family: Family
+) -> tuple[GenerationRequest, ...]:
+    """The requests whose prompts a warm-up takes: the first, or every different one where lengths differ."""
+    if options.warmup_plan.mode == "server":
+        if options.enable_breakable_cuda_graph and family.text_tokens is None:
+            raise UsageError(
+                f"--warmup-mode=server captures graphs for the length of the prompt {WARMUP_SYNTHETIC_PROMPT!r}, and "
+                f"{family.title} keeps the length of each prompt, so timed requests would miss them.",
+                next_step="Use --warmup-mode=request.",
+            )
+        return (replace(requests[0], prompt=WARMUP_SYNTHETIC_PROMPT, fixed_prompt=None),)
+    if family.text_tokens is not None:
+        return requests[:1]
+    return tuple({request.prompt_for_model: request for request in reversed(requests)}.values())[::-1]
 
 
 def request_warnings(

@@ -32,6 +32,7 @@ NAMED_PATHS = {
     "perf_dump_path": "a JSON file to write",
     "output_path": "a folder",
     "config": "a file of flags",
+    "fixed_prompt_path": "a perf dump",
 }
 """What a flag must name that may not be blank, besides those whose rules say more."""
 
@@ -43,6 +44,7 @@ def check(options: GenerateOptions) -> None:
     _check_load_format(options)
     _check_model_id(options)
     _check_prompts(options)
+    _check_written_prompts(options)
     _check_device(options)
     fastpath_rules.check(options)
     _check_warmup(options)
@@ -132,6 +134,11 @@ def _check_load_format(options: GenerateOptions) -> None:
             "--enable-prompt-rewrite cannot be used with --load-format dummy: random weights would write noise.",
             next_step="Drop --enable-prompt-rewrite.",
         )
+    if options.use_pe:
+        raise UsageError(
+            "--use-pe cannot be used with --load-format dummy: random weights would write noise.",
+            next_step="Drop --use-pe; --fixed-prompt draws a text that was written before.",
+        )
 
 
 def _check_model_id(options: GenerateOptions) -> None:
@@ -164,6 +171,26 @@ def _check_prompts(options: GenerateOptions) -> None:
         raise UsageError("a prompt is not valid UTF-8.", next_step="Pass it with --prompt-path from a UTF-8 file.")
     if not _is_unicode(options.negative_prompt or ""):
         raise UsageError("the negative prompt is not valid UTF-8.", next_step="Pass --negative-prompt in UTF-8.")
+
+
+def _check_written_prompts(options: GenerateOptions) -> None:
+    """Of the texts that a language model writes, or wrote once: one source for each prompt."""
+    given = [name for name in ("fixed_prompt", "fixed_prompt_path") if getattr(options, name)]
+    given += [name for name in ("use_pe", "enable_prompt_rewrite") if getattr(options, name)]
+    if len(given) > 1 and "fixed_prompt" in given[0]:
+        raise UsageError(
+            f"{flag_name(given[0])} draws a text that was written before, so {flag_name(given[1])} cannot be added.",
+            next_step="Drop one of them.",
+        )
+    if options.pe_sampling != "seeded" and not options.use_pe:
+        raise UsageError(
+            f"--pe-sampling {options.pe_sampling} has no effect without --use-pe.", next_step="Drop it, or add --use-pe."
+        )
+    for text in options.fixed_prompt:
+        if not text.strip():
+            raise UsageError(f"--fixed-prompt is {text!r}, which holds no text.", next_step="Drop it.")
+    if not all(map(_is_unicode, options.fixed_prompt)):
+        raise UsageError("a fixed prompt is not valid UTF-8.", next_step="Use --fixed-prompt-path and a perf dump.")
 
 
 def _check_device(options: GenerateOptions) -> None:

@@ -20,11 +20,12 @@ from fuseproof.cli.fastpath_choices import (
     refuse_fallback,
     refuse_unmet_at_once,
 )
+from fuseproof.cli.fixed_prompts import read_fixed_prompts
 from fuseproof.cli.generate_destinations import check_destinations
 from fuseproof.cli.generate_images import run_one
 from fuseproof.cli.generate_options import GenerateOptions
 from fuseproof.cli.generate_record import perf_dump
-from fuseproof.cli.generate_requests import expected_family, plan_requests, request_warnings
+from fuseproof.cli.generate_requests import Prompt, expected_family, plan_requests, request_warnings
 from fuseproof.cli.image_inputs import ImageInput, read_image_input
 from fuseproof.cli.output_names import create_folder
 from fuseproof.cli.phase_times import PhaseTimes
@@ -40,7 +41,7 @@ from fuseproof.pipelines.requests import GenerationRequest
 
 if TYPE_CHECKING:
     from fuseproof.fastpaths.user_sites import UserSites
-    from fuseproof.pipelines.session import Session
+    from fuseproof.pipelines.session import Session, SessionSettings
 
 SMALLEST_OUTPUT_BYTES = 64 * 1024
 PNG_GROWTH = 1.05
@@ -69,7 +70,8 @@ class Job:
 def prepare(options: GenerateOptions) -> Job:
     """Check prompts, folders, images, checkpoint and requests; raises before any weight is read."""
     user_sites = read_user_sites(options)
-    prompts = read_prompts(options.prompt, options.prompt_path)
+    texts = read_prompts(options.prompt, options.prompt_path)
+    prompts = tuple(map(Prompt, texts, read_fixed_prompts(options, texts)))
     generate_rules.check_prompt_count(options, len(prompts))
     check_destinations(options, SMALLEST_OUTPUT_BYTES)
     is_dummy = options.load_format == "dummy"
@@ -85,7 +87,7 @@ def prepare(options: GenerateOptions) -> Job:
 
 
 def _found_model(
-    options: GenerateOptions, prompts: tuple[str, ...], images: tuple[ImageInput, ...]
+    options: GenerateOptions, prompts: tuple[Prompt, ...], images: tuple[ImageInput, ...]
 ) -> tuple[Family, ResolvedModel | None, Checkpoint | None]:
     expected = expected_family(options)
     if expected is not None:
@@ -134,11 +136,33 @@ def open_session(
     call_observers: Mapping[str, Callable[..., None]] | None = None,
 ) -> Session:
     """Load the job's model and mount its fast paths; ``call_observers`` hear of every kernel call at a site."""
+    settings = session_settings(job, certificate, call_observers)
+    from fuseproof.pipelines.session import Session
+
+    refuse_unreadable_prompts(job)
+    if job.model is None or job.checkpoint is None:
+        session = Session.open_dummy(job.family, settings, observer)
+    else:
+        session = Session.open(job.model, job.checkpoint, settings, observer)
+    try:
+        refuse_fallback(job.options, session.backend)
+    except BaseException:
+        session.close()
+        raise
+    return session
+
+
+def session_settings(
+    job: Job,
+    certificate: ChosenCertificate | None = None,
+    call_observers: Mapping[str, Callable[..., None]] | None = None,
+) -> SessionSettings:
+    """What the job's flags ask of a session. The first thing that loads torch and the libraries, which it silences."""
     silence_libraries()
-    from fuseproof.pipelines.session import Session, SessionSettings
+    from fuseproof.pipelines.session import SessionSettings
 
     options = job.options
-    settings = SessionSettings(
+    return SessionSettings(
         backend=options.backend,
         device=None if options.device == "auto" else options.device,
         dtype=None if options.dtype == "auto" else options.dtype,
@@ -149,22 +173,17 @@ def open_session(
         enable_torch_compile=options.enable_torch_compile,
         enable_breakable_cuda_graph=options.enable_breakable_cuda_graph,
         enable_prompt_rewrite=options.enable_prompt_rewrite,
+        use_pe=options.use_pe,
         certified=certificate.keys() if certificate is not None else None,
         verify_every_step=options.verify_every_step,
         user_sites=job.user_sites.sites if job.user_sites is not None else (),
         call_observers=call_observers,
     )
+
+
+def refuse_unreadable_prompts(job: Job) -> None:
+    """Raise for a prompt that an editing model's tokenizer would cut, before any weight is read."""
     if job.checkpoint is not None and job.family.takes_image:
         from fuseproof.pipelines.edit_guards import refuse_prompts_before_loading
 
         refuse_prompts_before_loading(job.checkpoint, job.requests)
-    if job.model is None or job.checkpoint is None:
-        session = Session.open_dummy(job.family, settings, observer)
-    else:
-        session = Session.open(job.model, job.checkpoint, settings, observer)
-    try:
-        refuse_fallback(options, session.backend)
-    except BaseException:
-        session.close()
-        raise
-    return session

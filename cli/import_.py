@@ -43,9 +43,11 @@ class ImportOptions:
     @property
     def moment(self) -> datetime | None:
         """``--created`` as a moment; :class:`UsageError` for what is none."""
+        from fuseproof.harness.importing.placing import utc_moment
+
         try:
-            return None if self.created is None else datetime.fromisoformat(self.created)
-        except ValueError as error:
+            return None if self.created is None else utc_moment(datetime.fromisoformat(self.created))
+        except (ValueError, OverflowError) as error:
             raise UsageError(
                 f"--created {self.created!r} is no ISO 8601 time.", next_step="Write 2026-09-20T19:34:00+00:00."
             ) from error

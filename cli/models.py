@@ -152,7 +152,7 @@ def _show_lines(description: Mapping[str, Any]) -> Iterator[str]:
     yield f"  released      {published}, {_pairs(family['geometry'])}"
     yield f"  defaults      {_defaults(family['defaults'])}"
     yield f"  sizes         {_sizes(family)}"
-    yield f"  prompt        always {family['text_tokens']} tokens"
+    yield f"  prompt        {_prompt_length(family['text_tokens'])}"
     yield "  components"
     for name, component in family["components"].items():
         optional = "" if component["required"] else ", optional"
@@ -199,7 +199,14 @@ def _checkpoint_lines(checkpoint: Mapping[str, Any]) -> Iterator[str]:
     if checkpoint["canvas_pixels"] is not None:
         yield f"  canvas        about {checkpoint['canvas_pixels']:,} pixels"
         return
+    if checkpoint["prompt_enhancement"] is not None:
+        yield f"  enhancing     {'possible' if checkpoint['prompt_enhancement'] else 'not possible: no enhancer'}"
+        return
     yield f"  rewriting     {'possible' if checkpoint['prompt_rewriting'] else 'not possible: no text_processor'}"
+
+
+def _prompt_length(tokens: int | None) -> str:
+    return "as many tokens as it has" if tokens is None else f"always {tokens} tokens"
 
 
 def _defaults(defaults: Mapping[str, Any]) -> str:

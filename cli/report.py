@@ -8,6 +8,8 @@ import click
 
 from fuseproof.cli import exit_codes
 from fuseproof.cli.abba_planning import show_plan_of
+from fuseproof.cli.floor_choice import HELP as FLOOR_HELP
+from fuseproof.cli.floor_choice import keep_chosen_floor
 from fuseproof.cli.options import json_option
 from fuseproof.cli.report_head import head_comparison
 from fuseproof.cli.report_pair import show_pair
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from fuseproof.harness.analysis.campaign import CampaignAnalysis
 
 MOST_NAMES = 6
+ALONE = "Leave one of them out."
 
 
 @click.command()
@@ -53,6 +56,7 @@ MOST_NAMES = 6
     metavar="EFFECT",
     help="Print how many blocks find this effect, by the scatter of this campaign; write nothing.",
 )
+@click.option("--floor", metavar="PATH", type=click.Path(path_type=str), help=FLOOR_HELP)
 def report(
     directory: str,
     other: str | None,
@@ -63,6 +67,7 @@ def report(
     head: str | None,
     repo: str | None,
     plan_for: str | None,
+    floor: str | None,
 ) -> int:
     """Render the campaign in DIR again: report.md, report.html, report.json and SHA256SUMS.
 
@@ -80,14 +85,16 @@ def report(
     from fuseproof.harness.report import write_report
 
     if other is not None:
-        is_plain = not (check or blocks or head or repo or plan_for)
+        is_plain = not (check or blocks or head or repo or plan_for or floor)
         return show_pair(directory, other, "json" if as_json else output_format, is_plain=is_plain)
     if check and blocks:
-        raise UsageError(
-            "--check speaks of the whole report and --block of a part of it.", next_step="Leave one of them out."
-        )
+        raise UsageError("--check speaks of the whole report and --block of a part of it.", next_step=ALONE)
     if plan_for is not None:
         return show_plan_of(directory, plan_for)
+    if floor is not None:
+        if check or blocks:
+            raise UsageError("--floor is kept in the folder, and --check and --block write nothing.", next_step=ALONE)
+        keep_chosen_floor(directory, floor)
     compared = head_comparison(directory, head, repo)
     if check or blocks:
         analysis = analyse(Campaign.open(directory), blocks)

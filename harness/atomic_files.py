@@ -23,11 +23,18 @@ STANDARD_STREAMS = ("standard input", "standard output", "standard error")
 def write_text_atomically(path: str | os.PathLike[str], text: str) -> None:
     """Write UTF-8 text, missing parent folders included, so that a reader sees all of it or none.
 
+    See :func:`write_bytes_atomically`.
+    """
+    write_bytes_atomically(path, text.encode("utf-8", errors="surrogateescape"))
+
+
+def write_bytes_atomically(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write a file, missing parent folders included, so that a reader sees all of it or none.
+
     A symbolic link stays one: the file that it names is written. Whatever else stands at ``path`` and is no regular
     file (a device, a pipe, a folder) is refused, because a rename would replace it.
     """
     target = regular_target(Path(path))
-    content = text.encode("utf-8", errors="surrogateescape")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         replace_whole(target, content)

@@ -15,7 +15,7 @@ from typing import Any
 
 from fuseproof.errors import FuseproofError
 from fuseproof.pipelines.checkpoint_marker import MARKER, UNMARKED, Marker, family_of_checkpoint, parse_marker
-from fuseproof.pipelines.families import Component, Family
+from fuseproof.pipelines.families import PROMPT_ENHANCER, Component, Family
 from fuseproof.pipelines.regular_files import open_regular
 from fuseproof.pipelines.weight_files import WeightFile, foreign_contents, read_weight_file
 
@@ -29,6 +29,8 @@ TOKENIZER_FILES: tuple[tuple[str, ...], ...] = (("tokenizer.json",), ("vocab.jso
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 WEIGHTS_STEM = {"diffusers": "diffusion_pytorch_model", "transformers": "model"}
 FLOATING_DTYPES = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2", "F8_E8M0")
+BATCHES_COUNTED = "num_batches_tracked"
+"""The end of the one integer that a checkpoint may hold: how many batches a batch norm was trained on."""
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 NAMES_SHOWN = 4
 
@@ -94,6 +96,11 @@ class Checkpoint:
     def has_text_processor(self) -> bool:
         """True when prompts can be rewritten with what the folder holds."""
         return "text_processor" in self.components
+
+    @property
+    def absent_enhancer_parts(self) -> tuple[str, ...]:
+        """What the folder lacks of a prompt enhancer, by component; empty where prompts can be enhanced."""
+        return tuple(name for name in PROMPT_ENHANCER if name not in self.components)
 
     @property
     def weight_bytes(self) -> int:
@@ -285,7 +292,7 @@ def _shards(folder: Path, index_path: Path) -> Iterator[WeightFile]:
 def _refuse_non_floating(file: WeightFile, folder: Path) -> None:
     """The libraries would cast integers and complex numbers to the run's dtype, and lose what they stand for."""
     for tensor, entry in file.tensors.items():
-        if entry.dtype not in FLOATING_DTYPES:
+        if entry.dtype not in FLOATING_DTYPES and not tensor.endswith(BATCHES_COUNTED):
             raise FuseproofError(
                 f"{_shown(file.path, folder)} in {folder} holds tensor {tensor!r} as {entry.dtype}; "
                 f"one of {', '.join(FLOATING_DTYPES)} was expected.",

@@ -11,12 +11,22 @@ from fuseproof.pipelines.dummy_geometry import BYTES_OF_DTYPE, GEOMETRIES, Dummy
 from fuseproof.pipelines.families import Family
 
 TRANSFORMER_GEOMETRY = {
-    "joint_blocks": "num_layers",
-    "single_blocks": "num_single_layers",
-    "attention_heads": "num_attention_heads",
-    "head_dim": "attention_head_dim",
-    "text_hidden_size": "joint_attention_dim",
+    "LongCatImageTransformer2DModel": {
+        "joint_blocks": "num_layers",
+        "single_blocks": "num_single_layers",
+        "attention_heads": "num_attention_heads",
+        "head_dim": "attention_head_dim",
+        "text_hidden_size": "joint_attention_dim",
+    },
+    "ErnieImageTransformer2DModel": {
+        "blocks": "num_layers",
+        "attention_heads": "num_attention_heads",
+        "hidden_size": "hidden_size",
+        "ffn_hidden_size": "ffn_hidden_size",
+        "text_hidden_size": "text_in_dim",
+    },
 }
+"""By transformer class: our words for the geometry, and the keys of its config that say it."""
 
 
 def describe_family(family: Family) -> dict[str, Any]:
@@ -92,16 +102,16 @@ def describe_dummy(family: Family) -> dict[str, Any] | None:
         "weight_bytes": {dtype: total * size for dtype, size in BYTES_OF_DTYPE.items()},
         "components": {
             name: {"parameters": geometry.parameters[name], "geometry": sizes}
-            for name, sizes in _dummy_sizes(geometry).items()
+            for name, sizes in _dummy_sizes(geometry, family.components["transformer"].classes[0]).items()
         },
     }
 
 
-def _dummy_sizes(geometry: DummyGeometry) -> dict[str, dict[str, Any]]:
+def _dummy_sizes(geometry: DummyGeometry, transformer_class: str) -> dict[str, dict[str, Any]]:
     text, vision, vae = geometry.text_model, geometry.vision_model, geometry.vae
-    transformer = {name: geometry.transformer[key] for name, key in TRANSFORMER_GEOMETRY.items()}
+    transformer = {name: geometry.transformer[key] for name, key in TRANSFORMER_GEOMETRY[transformer_class].items()}
     return {
-        "transformer": transformer | {"rotary_axes": list(geometry.transformer["axes_dims_rope"])},
+        "transformer": transformer | {"rotary_axes": list(geometry.rotary_axes)},
         "text_encoder": {
             "layers": text["num_hidden_layers"],
             "hidden_size": text["hidden_size"],
@@ -109,9 +119,9 @@ def _dummy_sizes(geometry: DummyGeometry) -> dict[str, dict[str, Any]]:
             "key_value_heads": text["num_key_value_heads"],
             "intermediate_size": text["intermediate_size"],
             "vocabulary": text["vocab_size"],
-            "vision_layers": vision["depth"],
+            "vision_layers": vision.get("depth", vision.get("num_hidden_layers")),
             "vision_hidden_size": vision["hidden_size"],
-            "vision_heads": vision["num_heads"],
+            "vision_heads": vision.get("num_heads", vision.get("num_attention_heads")),
         },
         "vae": {
             "latent_channels": vae["latent_channels"],
@@ -128,12 +138,13 @@ def describe_checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
         "family": checkpoint.family.name,
         "weight_bytes": checkpoint.weight_bytes,
         "canvas_pixels": checkpoint.canvas_pixels,
-        "geometry": _geometry(checkpoint.config("transformer"), checkpoint.config("vae")),
+        "geometry": _geometry(checkpoint),
         "components": {
             name: {"library": library, "class": class_name, **_weights(checkpoint, name)}
             for name, (library, class_name) in checkpoint.components.items()
         },
         "prompt_rewriting": checkpoint.has_text_processor and checkpoint.family.rewrites_prompts,
+        "prompt_enhancement": not checkpoint.absent_enhancer_parts if checkpoint.family.enhances_prompts else None,
     }
 
 
@@ -151,10 +162,15 @@ def _weights(checkpoint: Checkpoint, component: str) -> dict[str, Any]:
     }
 
 
-def _geometry(transformer: Mapping[str, Any], vae: Mapping[str, Any]) -> dict[str, Any]:
-    geometry = {name: transformer.get(key) for name, key in TRANSFORMER_GEOMETRY.items()}
-    heads, head_dim = geometry["attention_heads"], geometry["head_dim"]
-    geometry["hidden_size"] = heads * head_dim if isinstance(heads, int) and isinstance(head_dim, int) else None
+def _geometry(checkpoint: Checkpoint) -> dict[str, Any]:
+    transformer, vae = checkpoint.config("transformer"), checkpoint.config("vae")
+    keys = TRANSFORMER_GEOMETRY[checkpoint.components["transformer"][1]]
+    geometry = {name: transformer.get(key) for name, key in keys.items()}
+    heads, head_dim, width = (geometry.get(name) for name in ("attention_heads", "head_dim", "hidden_size"))
+    if "hidden_size" not in keys:
+        geometry["hidden_size"] = heads * head_dim if isinstance(heads, int) and isinstance(head_dim, int) else None
+    else:
+        geometry["head_dim"] = width // heads if isinstance(heads, int) and heads and isinstance(width, int) else None
     geometry["latent_channels"] = vae.get("latent_channels")
     stages = vae.get("block_out_channels")
     geometry["vae_scale"] = 2 ** (len(stages) - 1) if isinstance(stages, list) and stages else None

@@ -3,8 +3,10 @@
 Every number is a constructor argument of the class that carries it, so the models are the real ones, and their kernels
 run the real shapes. Sources: Qwen2.5-VL-7B-Instruct's public config for the text encoder, FLUX.1's for the
 ``AutoencoderKL`` (LongCat's own factors are in its checkpoint only), LongCat-Image's released depth of 10 + 20 blocks
-for the transformer (the class's defaults, 19 + 38, are another model). ``parameters`` are counted on the meta device;
-a test counts them again.
+for the transformer (the class's defaults, 19 + 38, are another model); for ERNIE-Image its released 36 blocks of 4096
+(the class's defaults, 24 of 3072, are another model), Ministral-3-3B's public config for the text encoder (26 layers of
+3072) and the class's own defaults, which are FLUX.2's, for the ``AutoencoderKLFlux2``. ``parameters`` are counted on the
+meta device; a test counts them again.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from fuseproof.errors import UsageError
 from fuseproof.pipelines.families import FAMILIES, Family, family_of_model_id
@@ -31,7 +33,8 @@ Arguments = Mapping[str, Any]
 class DummyGeometry:
     """Constructor arguments of each component.
 
-    ``text_model`` and ``vision_model`` are the two halves of the Qwen2.5-VL config; token ids are the tokenizer's.
+    ``text_model`` and ``vision_model`` are the two halves of the text encoder's config; token ids are the tokenizer's.
+    ``architecture`` says whose classes take the arguments.
     ``parameters`` counts each component; it may stay empty for a geometry that nobody asks to be described.
     """
 
@@ -40,6 +43,13 @@ class DummyGeometry:
     vision_model: Arguments
     vae: Arguments
     parameters: Mapping[str, int] = field(default_factory=dict)
+    architecture: Literal["longcat", "ernie"] = "longcat"
+
+    @property
+    def rotary_axes(self) -> tuple[int, ...]:
+        """Channels of a head that turn with each axis of a position."""
+        axes: tuple[int, ...] = self.transformer["rope_axes_dim" if self.architecture == "ernie" else "axes_dims_rope"]
+        return axes
 
     @property
     def total_parameters(self) -> int:
@@ -102,10 +112,78 @@ LONGCAT = DummyGeometry(
     parameters=MappingProxyType({"transformer": 6_270_668_864, "text_encoder": 8_292_166_656, "vae": 83_819_683}),
 )
 
-GEOMETRIES: Mapping[str, DummyGeometry] = MappingProxyType(
-    {"longcat-image": LONGCAT, "longcat-image-edit": LONGCAT, "longcat-image-edit-turbo": LONGCAT}
+ERNIE = DummyGeometry(
+    transformer=MappingProxyType(
+        {
+            "hidden_size": 4096,
+            "num_attention_heads": 32,
+            "num_layers": 36,
+            "ffn_hidden_size": 12288,
+            "in_channels": 128,
+            "out_channels": 128,
+            "patch_size": 1,
+            "text_in_dim": 3072,
+            "rope_theta": 256,
+            "rope_axes_dim": (32, 48, 48),
+        }
+    ),
+    text_model=MappingProxyType(
+        {
+            "hidden_size": 3072,
+            "num_hidden_layers": 26,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "intermediate_size": 9216,
+            "vocab_size": 131072,
+            "max_position_embeddings": 262144,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1e6,
+                "factor": 16.0,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "original_max_position_embeddings": 16384,
+                "llama_4_scaling_beta": 0.1,
+            },
+        }
+    ),
+    vision_model=MappingProxyType(
+        {
+            "num_hidden_layers": 24,
+            "hidden_size": 1024,
+            "num_attention_heads": 16,
+            "head_dim": 64,
+            "intermediate_size": 4096,
+            "image_size": 1540,
+            "patch_size": 14,
+        }
+    ),
+    vae=MappingProxyType(
+        {
+            "latent_channels": 32,
+            "block_out_channels": (128, 256, 512, 512),
+            "layers_per_block": 2,
+            "norm_num_groups": 32,
+            "sample_size": 1024,
+        }
+    ),
+    parameters=MappingProxyType({"transformer": 8_033_490_048, "text_encoder": 3_849_090_048, "vae": 84_046_115}),
+    architecture="ernie",
 )
-"""By family name. Editing is the same model with other weights, so the three share one geometry."""
+
+GEOMETRIES: Mapping[str, DummyGeometry] = MappingProxyType(
+    {
+        "longcat-image": LONGCAT,
+        "longcat-image-edit": LONGCAT,
+        "longcat-image-edit-turbo": LONGCAT,
+        "ernie-image": ERNIE,
+        "ernie-image-turbo": ERNIE,
+    }
+)
+"""By family name. What differs between a model, its editing and its distilled variant are weights, not sizes."""
 
 
 def family_of_dummy(model_path: str) -> Family:

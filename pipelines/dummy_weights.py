@@ -17,7 +17,7 @@ import torch
 
 from fuseproof.errors import FuseproofError
 from fuseproof.pipelines.dummy_geometry import RECIPE
-from fuseproof.pipelines.tiny.weights import BIAS_SPREAD, NORM_WEIGHT_SPREAD, Gain, tensor_seed
+from fuseproof.pipelines.tiny.weights import BIAS_SPREAD, NORM_WEIGHT_SPREAD, VARIANCE_SPREAD, Gain, tensor_seed
 
 BINOMIAL = (1.0, 2.0, 1.0)
 
@@ -27,20 +27,22 @@ def materialise(
 ) -> None:
     """Give ``model``, built on the meta device, its memory on ``device`` and its values, in place.
 
-    Parameters become ``dtype``. Buffers are computed, not drawn, and keep the dtype that the library gives them (fp32
+    Parameters become ``dtype``, and so do batch-norm statistics. Other buffers are computed, not drawn, and keep the dtype that the library gives them (fp32
     rotary frequencies in a bf16 model), as after ``from_pretrained(dtype=...)``.
     """
     # diffusers' own `to` warns of modules that from_pretrained would keep in fp32, and then names none.
     torch.nn.Module.to(model, dtype=dtype)
     model.to_empty(device=device)
+    prefix = f"dummy-{RECIPE}/{seed}/{component}"
     _compute_buffers(model, device)
-    _draw_parameters(model, f"dummy-{RECIPE}/{seed}/{component}", device, gain)
+    _draw_batch_norms(model, prefix, device)
+    _draw_parameters(model, prefix, device, gain)
 
 
 def _compute_buffers(model: torch.nn.Module, device: torch.device) -> None:
     """Build each module that owns buffers once more, for real, from its config, and take over its buffers."""
     for name, module in model.named_modules():
-        if not module._buffers:
+        if not module._buffers or isinstance(module, torch.nn.BatchNorm2d):
             continue
         rebuild: Callable[[object], torch.nn.Module] = type(module)
         config = getattr(module, "config", None)
@@ -48,6 +50,21 @@ def _compute_buffers(model: torch.nn.Module, device: torch.device) -> None:
             raise FuseproofError(f"{name} has buffers {', '.join(module._buffers)}, and no recipe to compute them.")
         for buffer_name, buffer in rebuild(config).named_buffers():
             setattr(module, buffer_name, buffer.to(device))
+
+
+@torch.no_grad()
+def _draw_batch_norms(model: torch.nn.Module, prefix: str, device: torch.device) -> None:
+    """Running means N(0, 0.1²) and variances above 1, in the model's dtype, as a checkpoint's are loaded."""
+    generator = torch.Generator(device)
+    for name, module in model.named_modules():
+        if not isinstance(module, torch.nn.BatchNorm2d):
+            continue
+        mean, variance, counted = module.running_mean, module.running_var, module.num_batches_tracked
+        assert mean is not None and variance is not None and counted is not None, "the batch norm keeps no statistics"
+        mean.normal_(0.0, BIAS_SPREAD, generator=generator.manual_seed(tensor_seed(f"{prefix}/{name}.running_mean")))
+        generator.manual_seed(tensor_seed(f"{prefix}/{name}.running_var"))
+        variance.normal_(0.0, VARIANCE_SPREAD, generator=generator).abs_().add_(1.0)
+        counted.zero_()
 
 
 @torch.no_grad()

@@ -21,13 +21,7 @@ IMAGE_TOKEN = "<|image_pad|>"
 
 
 def refuse_unsupported(pipe: Any, request: GenerationRequest) -> None:
-    """Raise a UsageError for a request that ``pipe`` cannot carry out as written; other pipelines take no image."""
-    if type(pipe).__name__ != PIPELINE_CLASS:
-        if request.image is not None:
-            raise UsageError(
-                f"The request has an input image, and {type(pipe).__name__} takes none.", next_step="Leave it out."
-            )
-        return
+    """Raise a UsageError for a request that the editing ``pipe`` cannot carry out as written."""
     if request.image is None or request.canvas_pixels is None:
         raise UsageError(
             "The request has no input image, and this model edits one.", next_step="Give the image with --image-path."
@@ -35,6 +29,7 @@ def refuse_unsupported(pipe: Any, request: GenerationRequest) -> None:
     for is_asked, what in (
         (request.enable_cfg_renorm, "renormalised guidance"),
         (request.enable_prompt_rewrite, "prompt rewriting"),
+        (request.use_pe, "a prompt enhancer"),
     ):
         if is_asked:
             raise UsageError(f"The request asks for {what}, which {PIPELINE_CLASS} does not have.")
@@ -83,7 +78,7 @@ def _refuse_prompts(tokenizer: Any, request: GenerationRequest) -> None:
 
 
 def _prompts(request: GenerationRequest) -> tuple[str, str]:
-    return request.prompt, request.negative_prompt or ""
+    return request.prompt_for_model, request.negative_prompt or ""
 
 
 def _is_surely_short(prompt: str) -> bool:

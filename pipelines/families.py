@@ -40,11 +40,14 @@ class Family:
 
     Sizes are in pixels; both sides must be multiples of ``size_multiple`` between ``minimum_side`` and
     ``maximum_side``, with at most ``maximum_pixels`` in all. ``embedded_*`` are the defaults of the small checkpoint
-    ``embedded:<name>``. ``parameters`` counts the released transformer.
+    ``embedded:<name>``. ``parameters`` counts the released transformer. ``text_tokens`` is the length that every prompt is
+    padded to; None where a prompt keeps its own.
 
     A family that ``takes_image`` draws on a canvas of about ``canvas_pixels`` in the input image's aspect (a checkpoint
     may say another area), so its default sizes are those of a square input. Families may share a ``pipeline_class``;
-    the first one is meant where nothing tells them apart.
+    the first one is meant where nothing tells them apart. ``rewrites_prompts`` and ``enhances_prompts`` say which of two
+    flags lets a language model write the prompt anew: the text encoder itself, or the components of
+    :data:`PROMPT_ENHANCER`.
     """
 
     name: str
@@ -63,7 +66,7 @@ class Family:
     minimum_side: int
     maximum_side: int
     maximum_pixels: int
-    text_tokens: int
+    text_tokens: int | None
     parameters: int
     geometry: Mapping[str, int | str]
     takes_image: bool = False
@@ -71,6 +74,7 @@ class Family:
     canvas_pixels: int | None = None
     renormalises_guidance: bool = True
     rewrites_prompts: bool = True
+    enhances_prompts: bool = False
     notes: tuple[str, ...] = field(default=())
 
 
@@ -176,13 +180,99 @@ LONGCAT_IMAGE_EDIT_TURBO = replace(
     ),
 )
 
+TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
+PROMPT_ENHANCER = ("pe", "pe_tokenizer")
+"""The components that ``--use-pe`` needs, by diffusers' names; loaded for nothing else."""
+
+ERNIE_IMAGE = Family(
+    name="ernie-image",
+    title="ERNIE-Image",
+    pipeline_class="ErnieImagePipeline",
+    model_ids=("baidu/ERNIE-Image",),
+    components=MappingProxyType(
+        {
+            "pe": Component(
+                "model", "transformers", ("Ministral3ForCausalLM",), "prompt enhancement", required=False
+            ),
+            "pe_tokenizer": Component(
+                "tokenizer", "transformers", TOKENIZERS, "prompt enhancement", required=False
+            ),
+            "scheduler": Component(
+                "scheduler", "diffusers", ("FlowMatchEulerDiscreteScheduler",), "sigmas and Euler steps"
+            ),
+            "text_encoder": Component("model", "transformers", ("Mistral3Model",), "prompt embeddings"),
+            "tokenizer": Component("tokenizer", "transformers", TOKENIZERS, "prompt tokens"),
+            "transformer": Component("model", "diffusers", ("ErnieImageTransformer2DModel",), "denoising"),
+            "vae": Component("model", "diffusers", ("AutoencoderKLFlux2",), "decoding latents to pixels"),
+        }
+    ),
+    default_width=1024,
+    default_height=1024,
+    default_steps=50,
+    default_guidance_scale=4.0,
+    embedded_width=256,
+    embedded_height=256,
+    embedded_steps=8,
+    size_multiple=16,
+    minimum_side=16,
+    maximum_side=4096,
+    maximum_pixels=2048 * 2048,
+    text_tokens=None,
+    parameters=8_033_000_000,
+    geometry=MappingProxyType(
+        {
+            "blocks": 36,
+            "attention_heads": 32,
+            "head_dim": 128,
+            "hidden_size": 4096,
+            "ffn_hidden_size": 12288,
+            "text_hidden_size": 3072,
+            "latent_channels": 32,
+            "vae_scale": 8,
+            "patch": 2,
+        }
+    ),
+    renormalises_guidance=False,
+    rewrites_prompts=False,
+    enhances_prompts=True,
+    notes=(
+        "A prompt keeps its own length; with guidance the shorter of the two texts is padded to the longer, and masked.",
+        "Guidance above 1 runs both branches in one transformer call a step, a batch of two.",
+        "The prompt enhancer (--use-pe) is off by default, unlike in diffusers and sglang: its text takes a time of its "
+        "own, and what it wrote once can be drawn again with --fixed-prompt.",
+    ),
+)
+
+ERNIE_IMAGE_TURBO = replace(
+    ERNIE_IMAGE,
+    name="ernie-image-turbo",
+    title="ERNIE-Image-Turbo",
+    model_ids=("baidu/ERNIE-Image-Turbo",),
+    default_steps=8,
+    default_guidance_scale=1.0,
+    notes=(
+        "A prompt keeps its own length.",
+        "The same pipeline class as ERNIE-Image, distilled to 8 steps without guidance. Nothing in a folder of its files "
+        "says so: name the model with --model-id.",
+        ERNIE_IMAGE.notes[2],
+    ),
+)
+
 FAMILIES: Mapping[str, Family] = MappingProxyType(
-    {family.name: family for family in (LONGCAT_IMAGE, LONGCAT_IMAGE_EDIT, LONGCAT_IMAGE_EDIT_TURBO)}
+    {
+        family.name: family
+        for family in (
+            LONGCAT_IMAGE,
+            LONGCAT_IMAGE_EDIT,
+            LONGCAT_IMAGE_EDIT_TURBO,
+            ERNIE_IMAGE,
+            ERNIE_IMAGE_TURBO,
+        )
+    }
 )
 
 NOT_SUPPORTED_YET: Mapping[str, str] = MappingProxyType(
     {
-        "ErnieImagePipeline": "ERNIE-Image",
         "FluxPipeline": "FLUX.1",
         "Flux2Pipeline": "FLUX.2",
         "Flux2KleinPipeline": "FLUX.2 klein",
@@ -198,8 +288,6 @@ NOT_SUPPORTED_YET: Mapping[str, str] = MappingProxyType(
 IDS_NOT_SUPPORTED_YET: Mapping[str, str] = MappingProxyType(
     {
         "Rabinovich/LongLive-2.0-5B-Diffusers": "LongLive 2",
-        "baidu/ERNIE-Image": "ERNIE-Image",
-        "baidu/ERNIE-Image-Turbo": "ERNIE-Image-Turbo",
     }
 )
 """Published checkpoints of later families, known by name so that nothing is downloaded first."""

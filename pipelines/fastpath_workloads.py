@@ -21,6 +21,7 @@ from fuseproof.fastpaths.tracing import Run, SiteCall, trace, trace_modules, wit
 from fuseproof.fastpaths.user_sites import UserSite
 from fuseproof.fastpaths.verification import Case, cases_for
 from fuseproof.pipelines.families import Family
+from fuseproof.pipelines.fastpath_forwards import NARROW, changes_for_width, forward_inputs, head_width, width_of
 from fuseproof.pipelines.fastpath_vae_workloads import small_vae_calls, vae_calls
 from fuseproof.pipelines.skeletons import Skeleton, skeleton_of
 
@@ -51,17 +52,21 @@ SMALL = (Workload("2+3 rows", 2, 3), Workload("2 samples of 1+4 rows", 1, 4, bat
 OTHER_NAN_ON_A_CPU = frozenset({"group_norm_silu"})
 """Kernels whose eager chain gives a NaN another sign there than on a card."""
 ODD_SIZE, EDITED_SIZE = (80, 48), (1264, 848)
-NARROW = {"num_layers": 1, "num_single_layers": 1, "num_attention_heads": 2, "joint_attention_dim": 64}
-"""What is changed in a transformer's config for :data:`SMALL`; the head dimension stays."""
+EMBEDDED_TEXT_ROWS = 24
+"""A short prompt in one token a byte, where prompts keep their own length."""
 
 REAL: Mapping[str, tuple[Workload, ...]] = MappingProxyType(
     {
         "longcat-image": (Workload("1024x1024", 512, 4096), Workload("512x512", 512, 1024)),
         "longcat-image-edit": (Workload("1264x848", 859, 8374),),
         "longcat-image-edit-turbo": (Workload("1264x848", 859, 8374),),
+        "ernie-image": (Workload("1024x1024, guided", 77, 4096, batch=2), Workload("1024x1024", 77, 4096)),
+        "ernie-image-turbo": (Workload("1024x1024", 77, 4096),),
     }
 )
-"""By family name. Editing adds the input picture's tokens to both streams."""
+"""By family name. Editing adds the input picture's tokens to both streams. ERNIE-Image takes a prompt at its own length
+(77 is a long sentence), and both guidance branches in one batch.
+"""
 
 
 def real_workloads(family: Family, *, is_embedded: bool) -> tuple[Workload, ...]:
@@ -71,21 +76,12 @@ def real_workloads(family: Family, *, is_embedded: bool) -> tuple[Workload, ...]
     width, height = family.embedded_width, family.embedded_height
     rows = (width // family.size_multiple) * (height // family.size_multiple)
     images = 2 * rows if family.takes_image else rows
-    return (Workload(f"{width}x{height}", family.text_tokens, images),)
+    return (Workload(f"{width}x{height}", family.text_tokens or EMBEDDED_TEXT_ROWS, images),)
 
 
 def transformer_run(transformer: Any, workload: Workload, dtype: torch.dtype = torch.bfloat16) -> Run:
-    """One forward of a LongCat ``transformer`` on the meta device, through its rewritten form where there is one."""
-    config, batch = transformer.config, workload.batch
-    inputs = {
-        "hidden_states": torch.empty(batch, workload.image_rows, config.in_channels, dtype=dtype, device=META),
-        "encoder_hidden_states": torch.empty(
-            batch, workload.text_rows, config.joint_attention_dim, dtype=dtype, device=META
-        ),
-        "timestep": torch.empty(batch, dtype=dtype, device=META),
-        "img_ids": torch.empty(workload.image_rows, 3, device=META),
-        "txt_ids": torch.empty(workload.text_rows, 3, device=META),
-    }
+    """One forward of ``transformer`` on the meta device, through its rewritten form where there is one."""
+    inputs = forward_inputs(transformer, workload.batch, workload.text_rows, workload.image_rows, dtype)
 
     def run(installation: Installation) -> Any:
         target = installation.graph_target
@@ -109,7 +105,8 @@ def small_cases(model: Skeleton, user_sites: Sequence[UserSite], device: torch.d
 
     A whole VAE takes minutes there, so its kernels are called by themselves, on a few elements.
     """
-    narrow = replace(model, transformer=_changed(model.transformer, NARROW))
+    changes = NARROW[type(model.transformer).__name__]
+    narrow = replace(model, transformer=_changed(model.transformer, changes))
     pictures = cases_for(small_vae_calls(model.vae), "a few elements", edge_values=True)
     return _cases(narrow, user_sites, [(workload, True) for workload in SMALL]) + [
         case
@@ -136,12 +133,12 @@ def meta_model(name: str) -> Skeleton:
 
 def widened(transformer: Any, width: int) -> Any:
     """The same meta transformer ``width`` wide. A :class:`UsageError` where its heads cannot make that width."""
-    head = transformer.config.attention_head_dim
+    head = head_width(transformer)
     if width % head or width < head:
         raise UsageError(
             f"--shape asks for a width of {width}, and heads are {head} wide; a multiple of {head} is needed."
         )
-    return _changed(transformer, {"num_attention_heads": width // head})
+    return _changed(transformer, changes_for_width(transformer, width // head))
 
 
 def _changed(component: Any, changes: Mapping[str, Any]) -> Any:
@@ -219,7 +216,7 @@ def _residual_alone(call: SiteCall) -> SiteCall | None:
 def _quantized_calls(transformer: Any, workload: Workload) -> list[SiteCall]:
     """What ``fp8_linear`` quantises: the rows before a projection, an MLP with its GELU, and both side by side."""
     used = getattr(family_of(transformer), "HELPER_KERNELS", {})
-    width, dtype = transformer.x_embedder.out_features, next(transformer.parameters()).dtype
+    width, dtype = width_of(transformer), next(transformer.parameters()).dtype
     rows, mlp = (
         torch.empty(workload.batch, workload.text_rows + workload.image_rows, columns, dtype=dtype, device=META)
         for columns in (width, 4 * width)

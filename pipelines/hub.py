@@ -9,8 +9,11 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.pipelines.checkpoints import MODEL_INDEX, listed_components, read_model_index
@@ -35,27 +38,83 @@ def is_repository_id(text: str) -> bool:
 
 def download_snapshot(repository: str, revision: str | None) -> Snapshot:
     """Fetch ``repository`` at ``revision`` (None is its default branch), or find it in the hub's own cache."""
+    return fetch_snapshot(_located(repository, revision, None))
+
+
+@dataclass(frozen=True)
+class NeededFiles:
+    """What loading needs of a repository, at which commit, in which cache (None is the hub's own)."""
+
+    repository: str
+    revision: str | None
+    commit: str
+    patterns: tuple[str, ...]
+    cache: Path | None
+
+
+def needed_files(repository: str, revision: str | None, cache: Path) -> NeededFiles:
+    """Resolve the commit and judge the family; fetches ``model_index.json`` and nothing else."""
+    return _located(repository, revision, cache)
+
+
+def missing_bytes(needed: NeededFiles) -> int | None:
+    """How much of the files is not in the cache yet; None where the hub cannot be asked."""
+    import huggingface_hub
+    from huggingface_hub.errors import DryRunError
+
+    try:
+        with _explaining(needed.repository, needed.revision):
+            files = huggingface_hub.snapshot_download(needed.repository, dry_run=True, **_arguments(needed))
+    except FuseproofError as error:
+        if isinstance(error.__context__, DryRunError):
+            return None
+        raise
+    return sum(file.file_size or 0 for file in files if file.will_download)
+
+
+def fetch_snapshot(needed: NeededFiles) -> Snapshot:
+    """Fetch what is missing of ``needed``; one sentence for every failure."""
+    import huggingface_hub
+
+    with _explaining(needed.repository, needed.revision):
+        folder = huggingface_hub.snapshot_download(needed.repository, **_arguments(needed))
+    return Snapshot(Path(folder), needed.commit)
+
+
+def _located(repository: str, revision: str | None, cache: Path | None) -> NeededFiles:
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     import huggingface_hub
+
+    own_cache = {} if cache is None else {"cache_dir": cache}
+    with _explaining(repository, revision):
+        index_path = Path(huggingface_hub.hf_hub_download(repository, MODEL_INDEX, revision=revision, **own_cache))
+        index = read_model_index(index_path.parent)
+    family = family_of_pipeline_class(index["_class_name"])
+    components = listed_components(index, family, index_path.parent)
+    patterns = (MODEL_INDEX, *(f"{name}/*" for name in components))
+    return NeededFiles(repository, revision, index_path.parent.name, patterns, cache)
+
+
+def _arguments(needed: NeededFiles) -> dict[str, Any]:
+    return {
+        "revision": needed.commit,
+        "allow_patterns": list(needed.patterns),
+        "ignore_patterns": list(NEVER_NEEDED),
+        **({} if needed.cache is None else {"cache_dir": needed.cache}),
+    }
+
+
+@contextmanager
+def _explaining(repository: str, revision: str | None) -> Iterator[None]:
+    """Turn whatever the hub client raises into one sentence of our own."""
     from huggingface_hub.errors import HTTPError  # the base class of whatever HTTP client the hub library uses
 
     try:
-        index_path = Path(huggingface_hub.hf_hub_download(repository, MODEL_INDEX, revision=revision))
-        commit = index_path.parent.name
-        index = read_model_index(index_path.parent)
-        family = family_of_pipeline_class(index["_class_name"])
-        components = listed_components(index, family, index_path.parent)
-        folder = huggingface_hub.snapshot_download(
-            repository,
-            revision=commit,
-            allow_patterns=[MODEL_INDEX, *(f"{name}/*" for name in components)],
-            ignore_patterns=list(NEVER_NEEDED),
-        )
+        yield
     except (OSError, ValueError, RuntimeError, HTTPError) as error:
         raise _explained(error, repository, revision) from None
-    return Snapshot(Path(folder), commit)
 
 
 def _explained(error: Exception, repository: str, revision: str | None) -> FuseproofError:

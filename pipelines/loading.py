@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 
 from fuseproof.errors import FuseproofError
 from fuseproof.pipelines.checkpoints import Checkpoint
+from fuseproof.pipelines.families import PROMPT_ENHANCER
 from fuseproof.pipelines.libraries import silence_libraries
 
 TENSORS_SHOWN = 3
@@ -22,13 +23,19 @@ LIBRARY_ERRORS = (OSError, ValueError, RuntimeError, KeyError, TypeError, Attrib
 
 
 def load_pipeline(
-    checkpoint: Checkpoint, *, dtype: torch.dtype, device: torch.device, with_text_processor: bool = False
+    checkpoint: Checkpoint,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    with_text_processor: bool = False,
+    with_prompt_enhancer: bool = False,
 ) -> Any:
     """The checkpoint's own diffusers pipeline on ``device``, in eval mode, every parameter in ``dtype``.
 
     Where prompt rewriting alone needs the text processor, and that needs torchvision, it is loaded only
     ``with_text_processor``, and the pipeline's slot is None otherwise; an editing pipeline always has one, made without
-    torchvision (:mod:`fuseproof.pipelines.vision_processor`). Nothing is fetched from the network.
+    torchvision (:mod:`fuseproof.pipelines.vision_processor`). A prompt enhancer is loaded only
+    ``with_prompt_enhancer``. Nothing is fetched from the network.
     A FuseproofError names the component and the tensors at fault.
     """
     if not isinstance(dtype, torch.dtype):
@@ -38,8 +45,10 @@ def load_pipeline(
 
     components: dict[str, Any] = {}
     for name, component in checkpoint.family.components.items():
-        is_left_out = component.kind == "processor" and not (with_text_processor and checkpoint.family.rewrites_prompts)
-        components[name] = None if is_left_out else _load_component(checkpoint, name, dtype)
+        is_wanted = with_prompt_enhancer if name in PROMPT_ENHANCER else True
+        if component.kind == "processor":
+            is_wanted = with_text_processor and checkpoint.family.rewrites_prompts
+        components[name] = _load_component(checkpoint, name, dtype) if is_wanted else None
     if checkpoint.family.takes_image:
         components["text_processor"] = _load_vision_processor(checkpoint, components["tokenizer"])
     pipeline = getattr(diffusers, checkpoint.family.pipeline_class)(**components)

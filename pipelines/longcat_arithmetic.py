@@ -23,15 +23,6 @@ RENORM_EPS = 1e-8
 
 
 @dataclass(frozen=True)
-class Decoded:
-    """What a pipeline hands back: ``image`` [H, W, 3] fp32 in 0..1, ``latents`` [1, tokens, 64] as denoised."""
-
-    image: np.ndarray[Any, np.dtype[np.float32]]
-    latents: torch.Tensor
-    rewritten_prompt: str | None
-
-
-@dataclass(frozen=True)
 class Branch:
     """One guidance branch: embedded text [1, text tokens, 3584] and its position ids [text tokens, 3]."""
 

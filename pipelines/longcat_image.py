@@ -16,12 +16,12 @@ from diffusers.pipelines.longcat_image.pipeline_longcat_image import calculate_s
 
 from fuseproof.fastpaths import Mount
 from fuseproof.pipelines import stages
+from fuseproof.pipelines.decoded import Decoded
 from fuseproof.pipelines.guidance_schedule import unconditional_branches
 from fuseproof.pipelines.guided_step import GuidedStep
 from fuseproof.pipelines.longcat_arithmetic import (
     LATENT_CHANNELS,
     Branch,
-    Decoded,
     decode,
     predict,
     prepare_timesteps,

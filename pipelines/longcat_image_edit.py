@@ -25,12 +25,12 @@ from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.fastpaths import Mount
 from fuseproof.pipelines import stages
 from fuseproof.pipelines.conditioning import ConditioningImage
+from fuseproof.pipelines.decoded import Decoded
 from fuseproof.pipelines.guidance_schedule import unconditional_branches
 from fuseproof.pipelines.guided_step import GuidedStep
 from fuseproof.pipelines.longcat_arithmetic import (
     LATENT_CHANNELS,
     Branch,
-    Decoded,
     decode,
     predict,
     prepare_timesteps,

@@ -53,6 +53,7 @@ class Recipe:
 
 
 TINY_SOURCES = ("tiny/longcat_image.py", "tiny/weights.py")
+TINY_ERNIE_SOURCES = ("tiny/ernie_image.py", "tiny/weights.py", "checkpoint_marker.py")
 TINY_EDIT_SOURCES = (*TINY_SOURCES, "tiny/longcat_image_edit.py", "checkpoint_marker.py", "vision_processor.py")
 
 RECIPES: Mapping[str, Recipe] = MappingProxyType(
@@ -65,6 +66,12 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 "longcat-image-edit-turbo",
                 "fuseproof.pipelines.tiny.longcat_image_edit_turbo",
                 (*TINY_EDIT_SOURCES, "tiny/longcat_image_edit_turbo.py"),
+            ),
+            Recipe("ernie-image", "fuseproof.pipelines.tiny.ernie_image", TINY_ERNIE_SOURCES),
+            Recipe(
+                "ernie-image-turbo",
+                "fuseproof.pipelines.tiny.ernie_image_turbo",
+                (*TINY_ERNIE_SOURCES, "tiny/ernie_image_turbo.py"),
             ),
         )
     }

@@ -10,13 +10,13 @@ import torch
 
 from fuseproof.errors import FuseproofError
 from fuseproof.fastpaths import Mount
-from fuseproof.pipelines import longcat_image, longcat_image_edit
-from fuseproof.pipelines.longcat_arithmetic import Decoded
+from fuseproof.pipelines import ernie_image, longcat_image, longcat_image_edit
+from fuseproof.pipelines.decoded import Decoded
 from fuseproof.pipelines.requests import GenerationRequest
 from fuseproof.pipelines.stages import StageClock
 
 NATIVE_PIPELINES: Mapping[str, ModuleType] = MappingProxyType(
-    {module.PIPELINE_CLASS: module for module in (longcat_image, longcat_image_edit)}
+    {module.PIPELINE_CLASS: module for module in (longcat_image, longcat_image_edit, ernie_image)}
 )
 
 

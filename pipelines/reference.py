@@ -14,13 +14,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any
 
 import torch
 
-from fuseproof.pipelines import longcat_image_edit, stages
-from fuseproof.pipelines.longcat_arithmetic import Decoded
+from fuseproof.pipelines import ernie_image, longcat_image_edit, reference_ernie, stages
+from fuseproof.pipelines.decoded import Decoded
+from fuseproof.pipelines.reference_steps import StepWatch
 from fuseproof.pipelines.requests import GenerationRequest
 from fuseproof.pipelines.stages import StageClock
 
@@ -29,6 +29,8 @@ LIBRARY_CANVAS_PIXELS = 1024 * 1024
 
 def generate(pipe: Any, request: GenerationRequest, generator: torch.Generator, clock: StageClock) -> Decoded:
     """Run one request through ``pipe(...)`` and time its stages by the same names as the native pipeline."""
+    if type(pipe).__name__ == ernie_image.PIPELINE_CLASS:
+        return reference_ernie.generate(pipe, request, generator, clock)
     watch = _Watch(pipe, clock)
     arguments = _edit_arguments(request) if _is_edit(pipe) else _text_to_image_arguments(request)
     with watch.attached(), _canvas_of(pipe, request):
@@ -157,9 +159,9 @@ class _Watch:
 
         return encode_vae_image
 
-    def _progress_bar(self, iterable: Any = None, total: int | None = None) -> _StepWatch:
+    def _progress_bar(self, iterable: Any = None, total: int | None = None) -> StepWatch:
         self._next_stage(stages.DENOISING, total_steps=total)
-        return _StepWatch(self._clock, lambda: self._next_stage(stages.DECODING))
+        return StepWatch(self._clock, lambda: self._next_stage(stages.DECODING))
 
     def _unpack_latents(self, eager: Callable[..., Any]) -> Callable[..., Any]:
         def unpack_latents(latents: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -167,24 +169,3 @@ class _Watch:
             return eager(latents, *args, **kwargs)
 
         return unpack_latents
-
-
-class _StepWatch:
-    """Stands in for diffusers' progress bar: one ``update`` a step."""
-
-    def __init__(self, clock: StageClock, finished: Callable[[], None]) -> None:
-        self._clock = clock
-        self._finished = finished
-
-    def __enter__(self) -> _StepWatch:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self._finished()
-
-    def update(self) -> None:
-        """One step was issued."""
-        self._clock.step_finished()

@@ -6,7 +6,7 @@ import functools
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,10 @@ import torch
 from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.fastpaths import Mount
 from fuseproof.pipelines import longcat_image, native, reference
-from fuseproof.pipelines.edit_guards import refuse_unsupported
+from fuseproof.pipelines.decoded import Decoded
+from fuseproof.pipelines.ernie_guards import cut_texts
 from fuseproof.pipelines.fastpath_faults import site_at_fault
-from fuseproof.pipelines.longcat_arithmetic import Decoded
+from fuseproof.pipelines.guards import refuse_unsupported
 from fuseproof.pipelines.progress import ProgressObserver
 from fuseproof.pipelines.requests import GenerationRequest
 from fuseproof.pipelines.stages import StageClock, StageTime
@@ -59,6 +60,7 @@ class RequestRunner:
         backend cannot carry it out.
         """
         refuse_unsupported(self.pipe, request)
+        drawn = replace(request, prompt=request.prompt_for_model, fixed_prompt=None)
         generator = torch.Generator(device=_generator_device(request, self.device)).manual_seed(request.seed)
         clock = StageClock(self.device, self.observer)
         try:
@@ -68,7 +70,7 @@ class RequestRunner:
                 self.mounted.at(request.quality),
                 clock.request(),
             ):
-                decoded = self._loop()(self.pipe, request, generator, clock)
+                decoded = self._loop()(self.pipe, drawn, generator, clock)
         except Exception as error:
             told = self._told(error, request)
             if told is None:
@@ -76,16 +78,23 @@ class RequestRunner:
             raise told from error
         finally:
             self.mounted.end_request()
+        written = request.fixed_prompt if decoded.rewritten_prompt is None else decoded.rewritten_prompt
+        self._warn_of_cut_texts(drawn, written)
         return GenerationResult(
             image=np.ascontiguousarray(decoded.image, dtype=np.float32),
             latents=decoded.latents.detach().float().cpu().numpy(),
             latents_dtype=str(decoded.latents.dtype).removeprefix("torch."),
-            rewritten_prompt=decoded.rewritten_prompt,
+            rewritten_prompt=written,
             stages=tuple(clock.stages),
             denoise_steps_ms=clock.denoise_steps_ms(),
             worker_ms=clock.worker_ms,
             work=work,
         )
+
+    def _warn_of_cut_texts(self, request: GenerationRequest, written: str | None) -> None:
+        for text in cut_texts(self.pipe, request, written):
+            if text not in self.warnings:
+                self.warnings.append(text)
 
     def _loop(self) -> Callable[..., Decoded]:
         if self.backend == "native":
@@ -157,12 +166,19 @@ def _counted_work(transformer: Any) -> Iterator[dict[str, int]]:
     work = {"transformer_calls": 0, "transformer_tokens": 0}
 
     def count(_module: Any, _args: Any, kwargs: dict[str, Any]) -> None:
-        image, text = kwargs["hidden_states"].shape, kwargs["encoder_hidden_states"].shape
         work["transformer_calls"] += 1
-        work["transformer_tokens"] += image[0] * (image[1] + text[1])
+        work["transformer_tokens"] += _tokens(kwargs)
 
     handle = transformer.register_forward_pre_hook(count, with_kwargs=True)
     try:
         yield work
     finally:
         handle.remove()
+
+
+def _tokens(inputs: dict[str, Any]) -> int:
+    """Batch x tokens of one transformer call: packed latents [B, tokens, C], or a picture of them [B, C, H, W]."""
+    latents = inputs["hidden_states"].shape
+    text = inputs["text_bth"] if "text_bth" in inputs else inputs["encoder_hidden_states"]
+    image_tokens = latents[1] if len(latents) == 3 else latents[2] * latents[3]
+    return int(latents[0] * (image_tokens + text.shape[1]))

@@ -16,8 +16,10 @@ from fuseproof.pipelines.conditioning import ConditioningImage
 from fuseproof.pipelines.families import Family
 
 GeneratorDevice = Literal["cpu", "cuda"]
+PromptSampling = Literal["seeded", "greedy"]
 
 GENERATOR_DEVICES: tuple[str, ...] = ("cpu", "cuda")
+PROMPT_SAMPLINGS: tuple[str, ...] = ("seeded", "greedy")
 QUALITIES: tuple[str, ...] = ("lossless", "extra-high", "high")
 QUALITY_ALIASES = {"exact": "lossless"}
 MAXIMUM_STEPS = 1000
@@ -31,6 +33,10 @@ class GenerationRequest:
     ``width`` and ``height`` are in pixels. ``seed`` feeds one generator on ``generator_device``, whatever device the
     model runs on, so the noise depends on both. ``negative_prompt`` None means the family's own (the empty prompt).
     ``cfg_renorm_min`` is the lower clamp of the renormalisation factor, used with ``enable_cfg_renorm``.
+
+    ``use_pe`` lets the family's prompt enhancer write the text that is drawn; ``pe_sampling`` says how: ``seeded`` draws
+    by ``seed``, ``greedy`` takes the likeliest token each time. ``fixed_prompt`` is such a text from an earlier run: it
+    is drawn in the prompt's place, and nothing writes another one.
 
     Families that edit need an ``image``; ``width`` and ``height`` are then the canvas that it gives at an area of
     ``canvas_pixels`` (:func:`fuseproof.pipelines.conditioning.canvas_size`), whatever was asked for.
@@ -50,6 +56,14 @@ class GenerationRequest:
     quality: str
     image: ConditioningImage | None = None
     canvas_pixels: int | None = None
+    use_pe: bool = False
+    pe_sampling: PromptSampling = "seeded"
+    fixed_prompt: str | None = None
+
+    @property
+    def prompt_for_model(self) -> str:
+        """What is written for the model to read, unless it rewrites or enhances that itself."""
+        return self.prompt if self.fixed_prompt is None else self.fixed_prompt
 
 
 def quality_named(text: str) -> str:
@@ -67,7 +81,8 @@ def quality_named(text: str) -> str:
 def validate_request(request: GenerationRequest, family: Family, checkpoint: Checkpoint | None = None) -> None:
     """Raise a UsageError for the first value that ``family`` cannot carry out as written.
 
-    With a ``checkpoint``, what only its folder tells is checked too: prompt rewriting needs its text processor.
+    With a ``checkpoint``, what only its folder tells is checked too: prompt rewriting needs its text processor, prompt
+    enhancement its enhancer.
     """
     _check_prompts(request)
     _check_image(request, family)
@@ -76,8 +91,15 @@ def validate_request(request: GenerationRequest, family: Family, checkpoint: Che
     _check_guidance(request, family)
     _check_seed(request)
     quality_named(request.quality)
+    if request.fixed_prompt is not None and (request.use_pe or request.enable_prompt_rewrite):
+        raise UsageError(
+            "A fixed prompt is drawn as it is, and the request asks for another text to be written as well.",
+            next_step="Leave out one of them.",
+        )
     if request.enable_prompt_rewrite:
         _check_prompt_rewrite(family, checkpoint)
+    if request.use_pe:
+        _check_prompt_enhancer(request, family, checkpoint)
 
 
 def nearest_sizes(side: int, family: Family) -> tuple[int, ...]:
@@ -94,7 +116,16 @@ def _check_prompts(request: GenerationRequest) -> None:
             f"The prompt {request.prompt!r} is empty.",
             next_step="Give --prompt a text; --negative-prompt may be empty.",
         )
-    for name, text in (("prompt", request.prompt), ("negative prompt", request.negative_prompt or "")):
+    if request.fixed_prompt is not None and not request.fixed_prompt.strip():
+        raise UsageError(
+            f"The fixed prompt {request.fixed_prompt!r} is empty.", next_step="Leave it out to draw the prompt itself."
+        )
+    texts = (
+        ("prompt", request.prompt),
+        ("negative prompt", request.negative_prompt or ""),
+        ("fixed prompt", request.fixed_prompt or ""),
+    )
+    for name, text in texts:
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -183,7 +214,10 @@ def _check_seed(request: GenerationRequest) -> None:
 
 def _check_prompt_rewrite(family: Family, checkpoint: Checkpoint | None) -> None:
     if not family.rewrites_prompts:
-        raise UsageError(f"{family.title} does not rewrite prompts.", next_step="Leave --enable-prompt-rewrite out.")
+        instead = ", or use --use-pe, its prompt enhancer" if family.enhances_prompts else ""
+        raise UsageError(
+            f"{family.title} does not rewrite prompts.", next_step=f"Leave --enable-prompt-rewrite out{instead}."
+        )
     if checkpoint is None or checkpoint.has_text_processor:
         return
     raise UsageError(
@@ -191,3 +225,20 @@ def _check_prompt_rewrite(family: Family, checkpoint: Checkpoint | None) -> None
         "and rewriting needs one.",
         next_step="Leave --enable-prompt-rewrite out.",
     )
+
+
+def _check_prompt_enhancer(request: GenerationRequest, family: Family, checkpoint: Checkpoint | None) -> None:
+    if not family.enhances_prompts:
+        instead = ", or use --enable-prompt-rewrite" if family.rewrites_prompts else ""
+        raise UsageError(f"{family.title} has no prompt enhancer.", next_step=f"Leave --use-pe out{instead}.")
+    if request.pe_sampling not in PROMPT_SAMPLINGS:
+        raise UsageError(
+            f"The prompt enhancer cannot write by {request.pe_sampling!r}; it is one of {', '.join(PROMPT_SAMPLINGS)}.",
+            next_step="Leave --pe-sampling out for seeded.",
+        )
+    if checkpoint is not None and checkpoint.absent_enhancer_parts:
+        raise UsageError(
+            f"Prompts cannot be enhanced with {checkpoint.folder}: it has no "
+            f"{' and no '.join(checkpoint.absent_enhancer_parts)}.",
+            next_step="Leave --use-pe out, or use a checkpoint with its prompt enhancer.",
+        )

@@ -33,7 +33,7 @@ from fuseproof.pipelines.loading import load_pipeline
 from fuseproof.pipelines.progress import SILENT, ProgressObserver
 from fuseproof.pipelines.request_run import GenerationResult, RequestRunner
 from fuseproof.pipelines.requests import GenerationRequest
-from fuseproof.pipelines.session_environment import environment, scheduler_identity
+from fuseproof.pipelines.session_environment import environment, residency, scheduler_identity
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,8 @@ class SessionSettings:
     enable_breakable_cuda_graph: bool = False
     enable_prompt_rewrite: bool = False
     """Load what prompt rewriting needs; whether a request uses it is the request's own property."""
+    use_pe: bool = False
+    """Load the prompt enhancer; whether a request uses it is the request's own property."""
     certified: Mapping[str, frozenset[str]] | None = None
     """Keys that a valid certificate vouches for, by site: they run fused without a first sight."""
     verify_every_step: bool = False
@@ -104,7 +106,11 @@ class Session:
 
         def load(device: torch.device, dtype: torch.dtype) -> Any:
             return load_pipeline(
-                checkpoint, dtype=dtype, device=device, with_text_processor=settings.enable_prompt_rewrite
+                checkpoint,
+                dtype=dtype,
+                device=device,
+                with_text_processor=settings.enable_prompt_rewrite,
+                with_prompt_enhancer=settings.use_pe,
             )
 
         return cls._opened(load, settings, observer)
@@ -245,6 +251,7 @@ class Session:
             "host_allocator": self.host_allocator,
             "attention_backend": self.settings.attention_backend or "native",
             "scheduler": scheduler_identity(self._runner.pipe.scheduler),
+            "residency": residency(self._runner.pipe),
         }
 
     def _run_untimed(self, request: GenerationRequest) -> float:

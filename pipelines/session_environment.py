@@ -55,6 +55,30 @@ def numerics(device: torch.device) -> dict[str, Any]:
     }
 
 
+def residency(pipe: Any) -> dict[str, Any]:
+    """On which device each model of the pipeline lies, and by which hooks it is offloaded, JSON-ready.
+
+    ``components`` is name → device (``"cpu, cuda:0"`` where it is spread); ``offload`` is ``"none"`` or name → hooks.
+    """
+    parts = getattr(pipe, "components", {})
+    models = {name: part for name, part in sorted(parts.items()) if isinstance(part, torch.nn.Module)}
+    hooks = {name: found for name, model in models.items() if (found := _offload_hooks(model))}
+    return {"components": {name: _devices(model) for name, model in models.items()}, "offload": hooks or "none"}
+
+
+def _devices(model: torch.nn.Module) -> str:
+    """The devices of its weights and buffers, in order of their names."""
+    return ", ".join(sorted({str(tensor.device) for tensor in (*model.parameters(), *model.buffers())}))
+
+
+def _offload_hooks(model: torch.nn.Module) -> list[str]:
+    """accelerate's hooks and diffusers' group offloading, which move weights while a request runs."""
+    found = {type(hook).__name__ for part in model.modules() if (hook := getattr(part, "_hf_hook", None)) is not None}
+    registries = (getattr(part, "_diffusers_hook", None) for part in model.modules())
+    names = {name for registry in registries for name in getattr(registry, "hooks", {})}
+    return sorted(found | {name for name in names if "offload" in name})
+
+
 def scheduler_identity(scheduler: Any) -> dict[str, Any]:
     """Which scheduler makes the sigmas and how it shifts them, JSON-ready."""
     config = dict(getattr(scheduler, "config", {}))

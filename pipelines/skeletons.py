@@ -15,7 +15,6 @@ from fuseproof.pipelines.dummy_geometry import geometry_of
 from fuseproof.pipelines.embedded import PREFIX, resolve_model
 from fuseproof.pipelines.families import FAMILIES, Family
 from fuseproof.pipelines.libraries import silence_libraries
-from fuseproof.pipelines.tiny.longcat_image import byte_level_tokenizer
 
 COMPONENTS = ("transformer", "vae")
 
@@ -44,7 +43,7 @@ def skeleton_of(name: str) -> Skeleton:
     silence_libraries()
     family = released_family(name)
     if family is not None:
-        models: Mapping[str, Any] = build_on_meta(geometry_of(family), byte_level_tokenizer())
+        models: Mapping[str, Any] = build_on_meta(geometry_of(family))
         return Skeleton(name, family, models["transformer"], models["vae"], None)
     checkpoint = check_checkpoint(resolve_model(name, None).folder)
     transformer, vae = (_from_config(checkpoint, component) for component in COMPONENTS)

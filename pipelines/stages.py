@@ -14,6 +14,7 @@ from fuseproof.pipelines.progress import SILENT, ProgressObserver
 
 INPUT_VALIDATION = "InputValidationStage"
 PROMPT_REWRITE = "LongCatPromptRewriteStage"
+PROMPT_ENHANCEMENT = "PromptEnhancementStage"
 TEXT_ENCODING = "TextEncodingStage"
 IMAGE_VAE_ENCODING = "ImageVAEEncodingStage"
 LATENT_PREPARATION = "LatentPreparationStage"

@@ -1,4 +1,4 @@
-"""Run plans: which cells, which two arms, how many blocks, which contract. Pure data, read from TOML.
+"""Run plans: which cells, which arms, how many blocks, which contract. Pure data, read from TOML.
 
 A plan says everything that decides what a campaign measures. It is stored in the campaign folder, and a campaign is
 resumed only under the plan it began with.
@@ -6,20 +6,22 @@ resumed only under the plan it began with.
 
 from __future__ import annotations
 
-import re
 import shlex
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from fuseproof.errors import FuseproofError, UsageError
-from fuseproof.schedules.arm_keys import DEFAULT_SETUP_S, Module, Ref, SetupSeconds, Text, problem_of_sources
+from fuseproof.schedules.arms import Arm, Arms, Name, Strict, checked_flags
 from fuseproof.schedules.cell_references import problem_of_references
 from fuseproof.schedules.contracts import parse_contract
+from fuseproof.schedules.order import ArmLetter, Orientation, letters_of, orientation
 from fuseproof.schedules.qualification import Requirement, parse_requirements
+
+__all__ = ["Arm", "Arms", "Cell", "Name", "Plan", "built_in_plans", "load_plan", "plan_from", "with_plan_dir"]
 
 Primary = Literal["worker", "denoise", "client"]
 DEFAULT_PLAN = "embedded"
@@ -27,9 +29,7 @@ PLANS_FOLDER = Path(__file__).resolve().parent / "plans"
 PLAN_DIR = "{plan_dir}"
 """In flags: the folder of the plan file. A built-in plan keeps it, so that a campaign moves between machines."""
 
-_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 _NAME_RULE = "a name is 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first"
-_SLOT_FLAGS = ("--perf-dump-path", "--output-path", "--output-file-path")
 
 
 def _as_fraction(value: object) -> object:
@@ -42,67 +42,11 @@ def _as_fraction(value: object) -> object:
     return value
 
 
-Name = Annotated[str, Field(pattern=_NAME_PATTERN)]
 BlockCount = Annotated[int, Field(ge=1, le=1000, strict=True)]
 Fraction = Annotated[float, BeforeValidator(_as_fraction), Field(ge=0.0, lt=1.0, allow_inf_nan=False)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, serialize_by_alias=True)
-
-
-class Arm(_Strict):
-    """Baseline or candidate: flags for ``fuseproof generate``, or a command template of its own.
-
-    A command names ``{perf_dump}`` and, if it writes media, ``{output_dir}``. ``env`` is added to the slot's
-    environment; it is stored with the campaign, so it may not hold secrets. With a ``ref`` the arm runs a clean tree
-    of that commit of ``repo``, prepared once by ``setup``; ``imports`` names the module that must come from it.
-    """
-
-    name: Annotated[str, Field(min_length=1, max_length=200)]
-    flags: str = ""
-    command: str | None = None
-    env: dict[str, str] = Field(default_factory=dict)
-    ref: Ref | None = None
-    repo: Text | None = None
-    setup: Text | None = None
-    setup_timeout_s: SetupSeconds = DEFAULT_SETUP_S
-    python: Text | None = None
-    imports: Module | None = None
-
-    @field_validator("flags")
-    @classmethod
-    def _are_flags(cls, text: str) -> str:
-        return _checked_flags(text)
-
-    @field_validator("command")
-    @classmethod
-    def _is_a_command(cls, text: str | None) -> str | None:
-        if text is not None and not _words(text):
-            raise ValueError("the command is empty")
-        return text
-
-    @field_validator("env")
-    @classmethod
-    def _has_proper_names(cls, env: dict[str, str]) -> dict[str, str]:
-        for key, value in env.items():
-            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key):
-                raise ValueError(f"{key!r} is no name of an environment variable")
-            if "\0" in value:
-                raise ValueError(f"{key} holds a NUL byte")
-        return env
-
-    @model_validator(mode="after")
-    def _is_one_kind(self) -> Arm:
-        if self.command is not None and self.flags:
-            raise ValueError("an arm has flags or a command, not both")
-        problem = problem_of_sources(self.ref, self.repo, self.setup)
-        if problem is not None:
-            raise ValueError(problem)
-        return self
-
-
-class Cell(_Strict):
+class Cell(Strict):
     """One workload: the request flags both arms share, and the contract its outputs must keep.
 
     ``blocks`` is how many blocks it gets; None takes the plan's number. ``reference`` names another cell, against
@@ -121,7 +65,7 @@ class Cell(_Strict):
     @field_validator("flags")
     @classmethod
     def _are_flags(cls, text: str) -> str:
-        return _checked_flags(text)
+        return checked_flags(text)
 
     @field_validator("contract")
     @classmethod
@@ -132,12 +76,7 @@ class Cell(_Strict):
             raise ValueError(error.message) from error
 
 
-class Arms(_Strict):
-    baseline: Arm
-    candidate: Arm
-
-
-class Plan(_Strict):
+class Plan(Strict):
     """Everything that decides what a campaign measures. ``min_effect`` is a fraction; times are seconds.
 
     ``aa`` runs the baseline as both arms on purpose, to see what the machine alone can pretend. ``qualify`` holds what
@@ -165,7 +104,18 @@ class Plan(_Strict):
         """With ``aa`` the candidate is the baseline, whatever the plan says of it."""
         arms = values.get("arms") if isinstance(values, Mapping) else None
         if isinstance(arms, Mapping) and "baseline" in arms and values.get("aa") is True:
+            if len(arms) > 2:
+                raise ValueError(f"aa runs the baseline as both arms, and this plan has {len(arms)} arms")
             return {**values, "arms": {**arms, "candidate": arms["baseline"]}}
+        return values
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_a_block_for_every_place(cls, values: Any) -> Any:
+        """From three arms on every arm has each place in a block once: as many blocks as arms, unless the plan says."""
+        arms = values.get("arms") if isinstance(values, Mapping) else None
+        if isinstance(arms, Mapping) and len(arms) > 2 and "blocks" not in values:
+            return {**values, "blocks": len(arms)}
         return values
 
     @field_validator("qualify")
@@ -203,9 +153,34 @@ class Plan(_Strict):
         """What every block must show on its own, read from ``qualify``."""
         return parse_requirements(self.qualify)
 
+    @property
+    def letters(self) -> tuple[ArmLetter, ...]:
+        """The letters of the plan's arms: A is the baseline, the others are candidates."""
+        return letters_of(len(self.arms.by_key))
+
+    @property
+    def slots_per_block(self) -> int:
+        """Two timed slots an arm."""
+        return 2 * len(self.letters)
+
     def arm(self, letter: str) -> Arm:
-        """The arm of a letter: A is the baseline, B the candidate."""
-        return self.arms.baseline if letter == "A" else self.arms.candidate
+        """The arm of a letter: A is the baseline, B the candidate, C and on the others in the order of the plan."""
+        return dict(zip(self.letters, self.arms.all, strict=True))[letter]  # type: ignore[index]
+
+    def key_of(self, letter: str) -> str:
+        """The key of an arm in the plan's ``arms``: ``baseline``, ``candidate``, or its own."""
+        return dict(zip(self.letters, self.arms.by_key, strict=True))[letter]  # type: ignore[index]
+
+    def orientation(self, block_index: int) -> Orientation:
+        """The order of the arms in block ``block_index`` (from 0)."""
+        return orientation(block_index, self.order, len(self.letters))
+
+    def against(self, letter: ArmLetter) -> Plan:
+        """This plan with one of its candidates as the only one: what a comparison with the baseline is about."""
+        if len(self.letters) == 2:
+            return self
+        arms = Arms(baseline=self.arms.baseline, candidate=self.arm(letter))
+        return self.model_copy(update={"arms": arms})
 
     def to_json(self) -> dict[str, Any]:
         """The plan as strict JSON values; ``plan_from`` reads it back."""
@@ -274,12 +249,12 @@ def _located(plan: Plan, plan_dir: Path) -> Plan:
     def flags(text: str) -> str:
         return shlex.join(with_plan_dir(word, plan_dir) for word in shlex.split(text)) if PLAN_DIR in text else text
 
-    arms = {
-        role: arm.model_copy(update={"flags": flags(arm.flags), "repo": arm.repo and with_plan_dir(arm.repo, plan_dir)})
-        for role, arm in (("baseline", plan.arms.baseline), ("candidate", plan.arms.candidate))
-    }
+    def located(arm: Arm) -> Arm:
+        repo = arm.repo and with_plan_dir(arm.repo, plan_dir)
+        return arm.model_copy(update={"flags": flags(arm.flags), "repo": repo})
+
     cells = tuple(cell.model_copy(update={"flags": flags(cell.flags)}) for cell in plan.cells)
-    return plan.model_copy(update={"arms": plan.arms.model_copy(update=arms), "cells": cells})
+    return plan.model_copy(update={"arms": plan.arms.changed(located), "cells": cells})
 
 
 def first_problem(error: ValidationError) -> str:
@@ -295,22 +270,6 @@ def first_problem(error: ValidationError) -> str:
     seen = problem["input"]
     shown = "" if isinstance(seen, (dict, list, tuple, BaseModel)) else f" (seen: {seen!r})"
     return f"key {key}: {message[0].lower()}{message[1:]}{shown}"
-
-
-def _words(text: str) -> list[str]:
-    if "\0" in text:
-        raise ValueError("a command line cannot hold a NUL byte")
-    try:
-        return shlex.split(text)
-    except ValueError as error:
-        raise ValueError(f"{str(error).lower()} in {text!r}") from error
-
-
-def _checked_flags(text: str) -> str:
-    for word in _words(text):
-        if word.split("=", 1)[0] in _SLOT_FLAGS:
-            raise ValueError(f"{word.split('=', 1)[0]} is set by every slot itself; leave it out")
-    return text.strip()
 
 
 def _differing_keys(mine: Any, theirs: Any, prefix: str) -> list[str]:

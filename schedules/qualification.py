@@ -45,3 +45,11 @@ def parse_requirements(texts: tuple[str, ...]) -> tuple[Requirement, ...]:
     if twice is not None:
         raise UsageError(f"the timer {twice!r} is named twice")
     return found
+
+
+def split_requirements(text: str) -> tuple[Requirement, ...]:
+    """``worker>=1.5%,client>=1%`` as requirements; :class:`UsageError` for a text that names none."""
+    parts = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not parts:
+        raise UsageError("The requirements of a block are empty.", next_step=f"Leave them out, or {EXAMPLE}.")
+    return parse_requirements(parts)

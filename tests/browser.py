@@ -2,8 +2,9 @@
 
 Headless Chromium draws ``report.html`` in both themes and at the width of a phone, without a network, and the pictures
 stay in FOLDER for a person to look at. What is checked: every picture has the size asked for and is not blank, the dark
-one is darker than the light one, and the browser refused and missed nothing. Without a Chromium nothing is checked, and
-the exit status is 1: an absent browser is never a pass.
+one is darker than the light one, the browser refused and missed nothing, and the arrow keys move the edge between two
+pictures that lie over each other, which stand side by side where scripts are off. Without a Chromium nothing is
+checked, and the exit status is 1: an absent browser is never a pass.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ import numpy as np
 from PIL import Image
 
 from fuseproof.harness.report import write_report
+from fuseproof.schedules.order import arms_in_order, orientation
+from tests.browser_keys import swipe_troubles
 from tests.harness.campaign_builder import CampaignBuilder, Run
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -43,9 +46,9 @@ class View:
 
 
 VIEWS = (
-    View("light", is_dark=False, width=1280, height=4400),
-    View("dark", is_dark=True, width=1280, height=4400),
-    View("phone", is_dark=False, width=500, height=4400),
+    View("light", is_dark=False, width=1280, height=6000),
+    View("dark", is_dark=True, width=1280, height=6000),
+    View("phone", is_dark=False, width=500, height=6000),
 )
 
 
@@ -58,8 +61,14 @@ def sample_report(folder: Path) -> Path:
     """``report.html`` of a campaign of two cells, with a warm-up slot and a failed run in it."""
     builder = CampaignBuilder(folder / "campaign", cells=("panda", "owl"), blocks=3, status="failed")
     builder.warmup(Run(worker_s=12.0))
-    for cell in ("panda", "owl"):
-        builder.blocks(TIMES, cell=cell, denoise_s=5.0, client_s=11.0)
+    builder.blocks(TIMES, cell="owl", denoise_s=5.0, client_s=11.0)
+    for number, row in enumerate(TIMES, start=1):
+        arms = arms_in_order(orientation(number - 1, "mirrored"))
+        runs = [
+            Run(worker_s=worker_s, denoise_s=5.0, client_s=11.0, pictures=(1, 3) if arm == "A" else (2, 3))
+            for arm, worker_s in zip(arms, row, strict=True)
+        ]
+        builder.block(runs, cell="panda", block=number)
     builder.block([Run(state="invalid", reason_code="EXIT", reason="it exited with 1")], block=3)
     write_report(builder.write())
     return builder.directory / "report.html"
@@ -83,6 +92,12 @@ def command(browser: str, page: Path, picture: Path, view: View, profile: Path) 
         *root,
         page.as_uri(),
     ]
+
+
+def _plain(browser: str, profile: Path) -> list[str]:
+    """The command without what makes one picture of one page."""
+    words = command(browser, Path("/"), Path("/"), View("swipe", is_dark=False, width=1000, height=760), profile)
+    return [word for word in words if not word.startswith(("--screenshot=", "file:"))]
 
 
 def take(browser: str, page: Path, folder: Path, views: Sequence[View]) -> list[str]:
@@ -142,7 +157,9 @@ def main(folder: Path, views: Sequence[View] = VIEWS) -> int:
         sys.stderr.write(f"test-browser: nothing was checked: no Chromium here, none of {', '.join(BROWSERS)}\n")
         return 1
     with tempfile.TemporaryDirectory() as scratch:
-        troubles = take(browser, sample_report(Path(scratch)), folder, views)
+        page = sample_report(Path(scratch))
+        troubles = take(browser, page, folder, views)
+        troubles += swipe_troubles(_plain(browser, Path(scratch) / "profile"), page.as_uri(), folder)
     sys.stderr.write("".join(f"test-browser: {trouble}\n" for trouble in troubles))
     if not troubles:
         sys.stdout.write(f"{len(views)} pictures by {browser}, to look at: {folder}\n")

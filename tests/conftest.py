@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 
 if shutil.which("nvidia-smi") is None:
     os.environ["TRITON_INTERPRET"] = "1"
     import triton
     import triton.language  # its own functions are interpreted only if the switch is on when they are defined
 
+    triton.knobs.propagate_env = False  # a test that patches the switch would leave it in the environment
     triton.knobs.runtime.interpret = True
     del os.environ["TRITON_INTERPRET"]  # real processes that tests start run as a user's would
+
+if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+    # Campaigns of two workers would refuse each other: their locks lie in the temporary folder.
+    os.environ["TMPDIR"] = tempfile.mkdtemp(prefix=f"fuseproof-{worker}-")
+    tempfile.tempdir = None

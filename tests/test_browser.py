@@ -10,6 +10,7 @@ from PIL import Image
 
 from tests import browser
 from tests.browser import View
+from tests.browser_keys import swipe_troubles
 
 VIEWS = (
     View("light", is_dark=False, width=80, height=60),
@@ -37,6 +38,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Image.Im
 
     monkeypatch.setattr(browser, "_run", run)
     monkeypatch.setattr(browser, "find_browser", lambda: "/opt/chromium")
+    monkeypatch.setattr(browser, "swipe_troubles", lambda *_: [])
     return pictures
 
 
@@ -85,6 +87,23 @@ def test_bad_pictures_fail(
     captured = capsys.readouterr()
     assert sentence in captured.err
     assert "" == captured.out
+
+
+def test_a_swipe_that_does_not_move_fails(
+    drawn: dict[str, Image.Image], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(browser, "swipe_troubles", lambda *_: ["swipe: ten arrows moved the edge to '', not 60%"])
+    assert 1 == browser.main(tmp_path / "out", VIEWS)
+    assert "test-browser: swipe: ten arrows moved" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ending", ["exit 3", "exec 3<&- 4>&-; sleep 60"])
+def test_a_browser_that_ends_is_a_trouble_not_a_hang(tmp_path: Path, ending: str) -> None:
+    program = tmp_path / "browser"
+    program.write_text(f"#!/bin/sh\n{ending}\n", encoding="utf-8")
+    program.chmod(0o755)
+    (trouble,) = swipe_troubles([str(program)], "file:///none.html", tmp_path)
+    assert trouble.startswith("swipe: ")
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ from fuseproof.fastpaths.kernels.row_arguments import (
     eps_reason,
     row_compile_case,
     rows_reason,
+    sharing_reason,
     vector_sets,
     vectors_reason,
 )
@@ -116,14 +117,8 @@ def reject_reason(
         or vectors_reason(residual, text_rows, **vectors, **text_vectors)
         or output_reason("out", out, residual, residual.shape)
         or output_reason("modulated", modulated, residual, residual.shape)
-        or _sharing_reason(out, modulated)
+        or sharing_reason(out, modulated)
     )
-
-
-def _sharing_reason(out: torch.Tensor | None, modulated: torch.Tensor | None) -> str | None:
-    if out is None or modulated is None or out.data_ptr() != modulated.data_ptr():
-        return None
-    return "out and modulated start at the same address; the kernel needs memory of its own for each"
 
 
 def fused(

@@ -34,6 +34,7 @@ import triton.language as tl
 
 from fuseproof.fastpaths.kernels.arguments import LARGEST_OFFSET, dimensions_reason, output_reason, tensor_reason
 from fuseproof.fastpaths.kernels.launching import CompileCase, device_reason, is_interpreted, on_device_of
+from fuseproof.fastpaths.kernels.rms_statistics import add, fold_halves
 
 HEAD_DIM = 128
 SMALLEST_EPS = 2.0**-126
@@ -85,19 +86,7 @@ def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Ten
 
 
 @triton.jit
-def _add(left, right):  # type: ignore[no-untyped-def]
-    return left + right
-
-
-@triton.jit
-def _halves(values, ROWS: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
-    """[ROWS, LANES] -> [ROWS, LANES / 2]: lane i takes in lane i + LANES / 2."""
-    low, high = tl.split(tl.permute(tl.reshape(values, (ROWS, 2, LANES // 2)), (0, 2, 1)))
-    return low + high
-
-
-@triton.jit
-def _sum_of_squares(x, ROWS: tl.constexpr, FOLD: tl.constexpr):  # type: ignore[no-untyped-def]
+def sum_of_squares(x, ROWS: tl.constexpr, FOLD: tl.constexpr):  # type: ignore[no-untyped-def]
     """[ROWS, 128] fp32 -> [ROWS], in aten's order: 32 lanes of four, folded 16, 8, 4, 2, 1."""
     even, odd = tl.split(tl.reshape(x, (ROWS, 32, 2, 2)))
     first, third = tl.split(even)
@@ -107,12 +96,8 @@ def _sum_of_squares(x, ROWS: tl.constexpr, FOLD: tl.constexpr):  # type: ignore[
         # A thread holds two neighbouring lanes: the even ones meet at 16, 8, 4, 2 (8, 4, 2, 1 threads apart), the odd
         # ones likewise, and the last fold, lane 0 with lane 1, is the sum of both.
         even_lanes, odd_lanes = tl.split(tl.reshape(lanes, (ROWS, 16, 2)))
-        return tl.reduce(even_lanes, 1, _add) + tl.reduce(odd_lanes, 1, _add)
-    lanes = _halves(lanes, ROWS, 32)
-    lanes = _halves(lanes, ROWS, 16)
-    lanes = _halves(lanes, ROWS, 8)
-    lanes = _halves(lanes, ROWS, 4)
-    return tl.reshape(_halves(lanes, ROWS, 2), (ROWS,))
+        return tl.reduce(even_lanes, 1, add) + tl.reduce(odd_lanes, 1, add)
+    return fold_halves(lanes, ROWS)
 
 
 @triton.jit
@@ -121,7 +106,7 @@ def _norm_rope(  # type: ignore[no-untyped-def]
 ):
     """[ROWS, 128] bf16 as loaded -> normalized and turned, bf16."""
     x = raw.to(tl.float32)
-    rstd = tl.rsqrt(_sum_of_squares(x, ROWS, FOLD) * 0.0078125 + eps)
+    rstd = tl.rsqrt(sum_of_squares(x, ROWS, FOLD) * 0.0078125 + eps)
     n = (weight * (rstd[:, None] * x)).to(tl.bfloat16).to(tl.float32)
     even, odd = tl.split(tl.reshape(n, (ROWS, 64, 2)))
     turned_even = even * cos_even - odd * sin_even

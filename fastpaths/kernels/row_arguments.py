@@ -52,6 +52,13 @@ def vectors_reason(rows: torch.Tensor, text_rows: int, **vectors: torch.Tensor |
     return None
 
 
+def sharing_reason(out: torch.Tensor | None, modulated: torch.Tensor | None) -> str | None:
+    """Why the two outputs of one launch do not fit together; or None."""
+    if out is None or modulated is None or out.data_ptr() != modulated.data_ptr():
+        return None
+    return "out and modulated start at the same address; the kernel needs memory of its own for each"
+
+
 def vector_sets(rows: int, text_rows: int) -> int:
     """How many sets of modulation vectors a launch over ``rows`` rows reads: text's, image's, or both."""
     return (text_rows > 0) + (text_rows < rows)

@@ -15,7 +15,8 @@ from fuseproof.harness.campaign.records import SlotRecord
 from fuseproof.harness.number_format import count
 
 if TYPE_CHECKING:
-    from fuseproof.harness.analysis.campaign import CampaignAnalysis, CellAnalysis
+    from fuseproof.harness.analysis.campaign import CampaignAnalysis
+    from fuseproof.harness.analysis.runs import CellRuns
 
 ACCEPTED = "accepted"
 WARMUP = "discarded warm-up"
@@ -84,11 +85,11 @@ def audit(analysis: CampaignAnalysis) -> Audit:
     found: Counter[str] = Counter()
     codes: Counter[str] = Counter()
     known: set[str] = set()
-    for cell in analysis.cells:
-        counted = {run.record.id for run in cell.runs.runs}
-        for slot in cell.runs.slots:
+    for runs in analysis.all_runs:
+        counted = {run.record.id for run in runs.runs}
+        for slot in runs.slots:
             known.add(slot.id)
-            found[_fate(slot, counted, cell.runs.omitted)] += 1
+            found[_fate(slot, counted, runs.omitted)] += 1
             if slot.state == "invalid":
                 codes[slot.reason_code or "no code"] += 1
     found[STRAY] += sum(slot.id not in known for slot in analysis.campaign.slots())
@@ -96,8 +97,8 @@ def audit(analysis: CampaignAnalysis) -> Audit:
         records=sum(found.values()),
         counts=dict(found),
         reasons=tuple(sorted(codes.items(), key=lambda item: (-item[1], item[0]))),
-        repeated=tuple(text for cell in analysis.cells for text in _repeated(cell)),
-        added=tuple(text for cell in analysis.cells for text in _added(analysis, cell)),
+        repeated=tuple(text for runs in analysis.all_runs for text in _repeated(runs)),
+        added=tuple(text for runs in analysis.all_runs for text in _added(analysis, runs)),
     )
 
 
@@ -111,13 +112,13 @@ def _fate(slot: SlotRecord, counted: set[str], omitted: Sequence[int]) -> str:
     return OMITTED if slot.block in omitted else UNFINISHED
 
 
-def _repeated(cell: CellAnalysis) -> list[str]:
+def _repeated(runs: CellRuns) -> list[str]:
     attempts: dict[int, int] = {}
-    for slot in cell.runs.slots:
+    for slot in runs.slots:
         attempts[slot.block] = max(attempts.get(slot.block, 1), slot.attempt)
-    return [f"{cell.name} block {block} ({made} attempts)" for block, made in sorted(attempts.items()) if made > 1]
+    return [f"{runs.name} block {block} ({made} attempts)" for block, made in sorted(attempts.items()) if made > 1]
 
 
-def _added(analysis: CampaignAnalysis, cell: CellAnalysis) -> list[str]:
-    planned = analysis.plan.blocks_of(cell.name)
-    return [f"{cell.name} block {block}" for block in sorted({s.block for s in cell.runs.slots}) if block > planned]
+def _added(analysis: CampaignAnalysis, runs: CellRuns) -> list[str]:
+    planned = analysis.plan.blocks_of(runs.name)
+    return [f"{runs.name} block {block}" for block in sorted({slot.block for slot in runs.slots}) if block > planned]

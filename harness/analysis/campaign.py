@@ -1,5 +1,8 @@
 """A campaign folder in, everything its report says out: one typed result per cell, the same on every machine.
 
+With three or more arms there is one result per cell and candidate, each against the baseline; candidates are never
+compared with each other.
+
 Nothing here measures or guesses: a cell's word comes from :func:`fuseproof.harness.statistics.verdict.decide` on its
 primary metric, unless the runs did unequal work or an arm failed; the other metrics are descriptive.
 """
@@ -20,19 +23,24 @@ from fuseproof.harness.analysis.cell_references import CellPair, compare_cells
 from fuseproof.harness.analysis.contradictions import COPIED_DUMP, DOUBTED_CODES, copied_dumps
 from fuseproof.harness.analysis.equal_work import EqualWork, broken_promises, check_cell_work
 from fuseproof.harness.analysis.fastpaths import FastpathProof, check_fastpaths
-from fuseproof.harness.analysis.gpu_conditions import GpuConditions, check_gpu_conditions, gpu_caps, gpu_warnings
+from fuseproof.harness.analysis.floor import CellFloor, cell_floor, floor_warnings
+from fuseproof.harness.analysis.gpu_conditions import GpuConditions, check_gpu_conditions, gpu_cards
+from fuseproof.harness.analysis.gpu_reasons import gpu_caps, gpu_warnings, shared_card_warnings
 from fuseproof.harness.analysis.imported import imported_objections, imported_warnings, in_imported_words
 from fuseproof.harness.analysis.memory import NOT_COMPARED, MemoryCheck, check_memory
 from fuseproof.harness.analysis.metrics import MetricResult, judge_metrics
 from fuseproof.harness.analysis.output_check import OutputCheck, check_outputs
+from fuseproof.harness.analysis.placement import card_warnings
 from fuseproof.harness.analysis.planning import plans_of
 from fuseproof.harness.analysis.qualification import Qualification, qualify
-from fuseproof.harness.analysis.runs import ARM_WORDS, CellRuns, LostBlock, read_cell
+from fuseproof.harness.analysis.runs import ARM_WORDS, ARMS, BASELINE, CellRuns, LostBlock, read_cell
 from fuseproof.harness.analysis.soundness import refuse_unsound_campaign
+from fuseproof.harness.campaign.floors import Floor, kept_floor
 from fuseproof.harness.campaign.folder import Campaign
 from fuseproof.harness.campaign.records import SlotRecord
 from fuseproof.harness.statistics.reasons import Reason
 from fuseproof.harness.statistics.verdict import Verdict, Word, invalid
+from fuseproof.schedules.order import ArmLetter
 from fuseproof.schedules.plan import Plan
 
 REPORT_SCHEMA = "fuseproof.report/1"
@@ -48,7 +56,7 @@ EXIT_ORDER = (EXIT_FAILED, EXIT_INVALID, EXIT_CONTRACT, EXIT_SLOWER)
 
 @dataclass(frozen=True)
 class CellAnalysis:
-    """One cell. ``verdict`` is the primary metric's, or INVALID with the reasons why there is none."""
+    """One cell and candidate. ``verdict`` is the primary metric's, or INVALID with the reasons why there is none."""
 
     runs: CellRuns
     verdict: Verdict
@@ -62,10 +70,12 @@ class CellAnalysis:
     warnings: tuple[Reason, ...]
     gpu: GpuConditions | None = None
     """How the GPUs ran under both arms; None where no run had one to look at."""
+    floor: CellFloor | None = None
+    """The A/A floor that the campaign's folder holds, for this cell; None where it holds none."""
 
     @property
     def name(self) -> str:
-        return self.runs.cell.name
+        return self.runs.name
 
     @property
     def word(self) -> Word:
@@ -74,6 +84,11 @@ class CellAnalysis:
     @property
     def primary(self) -> MetricResult | None:
         return self.metrics[0] if self.metrics else None
+
+    @property
+    def commits(self) -> dict[ArmLetter, tuple[str, ...]]:
+        """The distinct commits that the runs recorded, by the letters of baseline and candidate."""
+        return {BASELINE if arm == BASELINE else self.runs.candidate: found for arm, found in self.equal_work.commits}
 
     def exit_codes(self) -> set[int]:
         """What this cell asks of the exit code: a failed arm always counts, the rest only once the cell is complete."""
@@ -92,6 +107,7 @@ class CellAnalysis:
         """Strict JSON values."""
         return {
             "name": self.name,
+            **({} if self.runs.whole is None else {"cell": self.runs.cell.name, "candidate": self.runs.candidate}),
             "word": self.word.value,
             "verdict": self.verdict.to_json(),
             "metrics": [
@@ -111,6 +127,7 @@ class CellAnalysis:
             "qualification": self.qualification.to_json(),
             "fastpaths": self.fastpaths.to_json(),
             "gpu": None if self.gpu is None else self.gpu.to_json(),
+            "floor": None if self.floor is None else self.floor.to_json(),
             "warnings": [asdict(warning) for warning in self.warnings],
         }
 
@@ -136,8 +153,25 @@ class CampaignAnalysis:
         baseline, candidate = self.plan.arms.baseline, self.plan.arms.candidate
         if self.campaign.origin is not None:
             return self.plan.aa  # equal texts of commands say nothing of what they ran
+        if len(self.plan.letters) > len(ARMS):
+            return False
         names = {"name"}
         return self.plan.aa or baseline.model_dump(exclude=names) == candidate.model_dump(exclude=names)
+
+    @property
+    def has_several_candidates(self) -> bool:
+        """Three or more arms: every entry of ``cells`` is one candidate of a cell against the baseline."""
+        return len(self.plan.letters) > len(ARMS)
+
+    @property
+    def noun(self) -> str:
+        """What an entry of ``cells`` is called."""
+        return "comparison" if self.has_several_candidates else "cell"
+
+    @property
+    def all_runs(self) -> tuple[CellRuns, ...]:
+        """Every cell of the plan once, with all its arms: what accounts for slots."""
+        return tuple({cell.runs.cell.name: cell.runs.everything for cell in self.cells}.values())
 
     def words(self) -> Counter[Word]:
         """How many cells there are of each word."""
@@ -189,13 +223,14 @@ def analyse(campaign: Campaign, only_blocks: Sequence[int] = ()) -> CampaignAnal
     Raises :class:`FuseproofError` naming a damaged file, :class:`UsageError` for a block that does not exist.
     """
     refuse_unsound_campaign(campaign)
-    copies = copied_dumps(campaign)
+    copies, floor = copied_dumps(campaign), kept_floor(campaign.directory)
     by_cell: dict[str, list[SlotRecord]] = defaultdict(list)
     for slot in campaign.slots():
         by_cell[slot.cell].append(slot)
     cells = tuple(
-        _analyse_cell(campaign, read_cell(campaign, cell, by_cell[cell.name], only_blocks, copies))
+        _analyse_cell(campaign, runs, floor)
         for cell in campaign.plan.cells
+        for runs in _comparisons(campaign.plan, read_cell(campaign, cell, by_cell[cell.name], only_blocks, copies))
     )
     _refuse_unknown_blocks(cells, only_blocks)
     if campaign.origin is not None:
@@ -205,6 +240,13 @@ def analyse(campaign: Campaign, only_blocks: Sequence[int] = ()) -> CampaignAnal
         )
     between = compare_cells(cells, campaign.directory)
     return CampaignAnalysis(campaign.directory, campaign, cells, tuple(sorted(set(only_blocks))), between)
+
+
+def _comparisons(plan: Plan, runs: CellRuns) -> Sequence[CellRuns]:
+    """The cell itself with two arms; with more, the cell as the comparison of each candidate sees it."""
+    if len(plan.letters) == len(ARMS):
+        return (runs,)
+    return [runs.against(letter, plan.arm(letter).name) for letter in plan.letters[1:]]
 
 
 def _refuse_unknown_blocks(cells: Sequence[CellAnalysis], only_blocks: Sequence[int]) -> None:
@@ -217,14 +259,15 @@ def _refuse_unknown_blocks(cells: Sequence[CellAnalysis], only_blocks: Sequence[
         )
 
 
-def _analyse_cell(campaign: Campaign, runs: CellRuns) -> CellAnalysis:
-    plan = campaign.plan
+def _analyse_cell(campaign: Campaign, runs: CellRuns, kept: Floor | None) -> CellAnalysis:
+    plan = campaign.plan.against(runs.candidate)
     equal_work = check_cell_work(runs, plan)
     outputs = check_outputs(runs, campaign.directory)
     fastpaths = check_fastpaths(runs)
     objections = (*_objections(runs, equal_work), *imported_objections(campaign, runs))
     gpu = check_gpu_conditions(runs)
-    caps = (*contention_reasons(runs), *gpu_caps(runs, gpu, plan.primary, plan.min_effect))
+    floor = None if kept is None else cell_floor(kept, plan, runs.cell.name, campaign.environment, gpu_cards(gpu))
+    caps = (*contention_reasons(runs.everything), *gpu_caps(runs, gpu, plan.primary, plan.min_effect))
     metrics = () if objections or not runs.blocks else judge_metrics(runs, plan, caps)
     verdict = _verdict(runs, objections, metrics)
     return CellAnalysis(
@@ -243,9 +286,13 @@ def _analyse_cell(campaign: Campaign, runs: CellRuns) -> CellAnalysis:
             *fastpaths.warnings,
             *arm_warnings(runs),
             *gpu_warnings(gpu),
+            *shared_card_warnings(runs, gpu, campaign.environment.get("gpus")),
+            *floor_warnings(floor, verdict),
+            *card_warnings(runs),
             *outputs.warnings,
         ),
         gpu=gpu,
+        floor=floor,
     )
 
 

@@ -69,7 +69,7 @@ def no_quality_evidence_text(runs: CellRuns) -> str | None:
 
 def unmeasured_contention_text(analysis: CampaignAnalysis) -> str | None:
     """In how many runs nobody knows what else the machine did."""
-    runs = [run for cell in analysis.cells for run in cell.runs.runs]
+    runs = [run for cell in analysis.all_runs for run in cell.runs]
     blind = [run for run in runs if run.record.contention.other_cpu_share is None]
     if not blind:
         return None
@@ -83,10 +83,13 @@ def _is_short(run: Run) -> bool:
 
 def claimed_times_text(plan: Plan) -> str | None:
     """Whose times nobody but the arm itself has measured."""
-    arms = [ARM_WORDS[letter] for letter in ARMS if plan.arm(letter).command is not None]
+    arms = [ARM_WORDS[letter] for letter in plan.letters if plan.arm(letter).command is not None]
     if not arms:
         return None
-    who, verb = ("both arms", "are the arms'") if len(arms) == len(ARMS) else (f"the {arms[0]}", "are its")
+    if len(arms) == len(plan.letters):
+        who, verb = ("both arms" if len(arms) == len(ARMS) else "all arms"), "are the arms'"
+    else:
+        who, verb = f"the {' and the '.join(arms)}", "are its" if len(arms) == 1 else "are their"
     return f"the times of {who} {verb} own claim: a perf dump states them, and nothing else measured them"
 
 

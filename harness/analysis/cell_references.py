@@ -30,7 +30,7 @@ DESCRIPTIVE = "descriptive: unpaired runs of two cells that ran one after the ot
 
 @dataclass(frozen=True)
 class TimerBetween:
-    """One timer over two cells, in geometric means; the interval is None below two runs a cell."""
+    """One timer over two cells, in geometric means; ``no_interval`` says why there is no interval."""
 
     timer: str
     reference_s: float
@@ -40,6 +40,7 @@ class TimerBetween:
     interval: tuple[float, float] | None
     """95 %, Welch's t on log times, as reductions."""
     runs: tuple[int, int]
+    no_interval: str | None = None
 
     @property
     def title(self) -> str:
@@ -78,9 +79,9 @@ class CellPair:
 
 def compare_cells(cells: Sequence[CellAnalysis], directory: Path) -> tuple[CellPair, ...]:
     """Every cell that names a reference, against it; ``directory`` is the campaign folder."""
-    by_name = {cell.name: cell for cell in cells}
+    by_place = {(cell.runs.cell.name, cell.runs.candidate): cell for cell in cells}
     return tuple(
-        _pair(by_name[cell.runs.cell.reference], cell, directory)
+        _pair(by_place[cell.runs.cell.reference, cell.runs.candidate], cell, directory)
         for cell in cells
         if cell.runs.cell.reference is not None
     )
@@ -123,19 +124,21 @@ def _timer(name: str, firsts: Sequence[Run], others: Sequence[Run]) -> TimerBetw
     if any(len(found) != len(column) for found, column in zip(logs, times, strict=True)):
         return None
     means = [math.fsum(column) / len(column) for column in logs]
+    interval = _welch_interval(logs[0], logs[1])
     return TimerBetween(
         timer=name,
         reference_s=math.exp(means[0]),
         cell_s=math.exp(means[1]),
         reduction=-math.expm1(means[1] - means[0]),
-        interval=_welch_interval(logs[0], logs[1]),
+        interval=interval,
         runs=(len(logs[0]), len(logs[1])),
+        no_interval=None if interval is not None else _no_interval(logs[0], logs[1]) or "no interval: it has no end",
     )
 
 
 def _welch_interval(firsts: Sequence[float], others: Sequence[float]) -> tuple[float, float] | None:
     """The reduction's 95 % interval; None where a cell has one run, or no run differs from another."""
-    if min(len(firsts), len(others)) < 2 or (len(set(firsts)) == 1 and len(set(others)) == 1):
+    if _no_interval(firsts, others) is not None:
         return None
     from scipy.stats import ttest_ind
 
@@ -144,6 +147,15 @@ def _welch_interval(firsts: Sequence[float], others: Sequence[float]) -> tuple[f
     if not (math.isfinite(low) and math.isfinite(high)):
         return None
     return -math.expm1(min(high, 700.0)), -math.expm1(low)
+
+
+def _no_interval(firsts: Sequence[float], others: Sequence[float]) -> str | None:
+    """Why two samples have no Welch interval; None where they have one."""
+    if min(len(firsts), len(others)) < 2:
+        return "no interval: a cell has one run"
+    if len(set(firsts)) == 1 and len(set(others)) == 1:
+        return "no interval: within each cell all runs took the same time"
+    return None
 
 
 def _same_level(firsts: Sequence[Run], others: Sequence[Run]) -> tuple[str | None, str | None]:

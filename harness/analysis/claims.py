@@ -15,7 +15,7 @@ from fuseproof.harness.analysis.audit import audit
 from fuseproof.harness.analysis.caveats import no_quality_evidence_text
 from fuseproof.harness.analysis.metrics import MetricResult
 from fuseproof.harness.analysis.output_check import LEVEL_TITLES
-from fuseproof.harness.analysis.sentences import interval_text, percent_text
+from fuseproof.harness.analysis.sentences import interval_name, interval_text, percent_text
 from fuseproof.harness.number_format import count, latency_change, shortened
 from fuseproof.harness.statistics.verdict import Word
 
@@ -75,10 +75,15 @@ def closing_lines(analysis: CampaignAnalysis) -> list[str]:
     return [*lines, records.line + (f"; blocks {records.block_line}" if records.block_line else "")]
 
 
+def claim_noun(analysis: CampaignAnalysis) -> str:
+    """What a claim is about."""
+    return "comparison" if analysis.has_several_candidates else "workload"
+
+
 def whole_campaign_text(analysis: CampaignAnalysis, found: Sequence[Claim]) -> str:
     """How the campaign as a whole fared: an accepted workload does not make the others pass."""
     claimed = sum(claim.is_claimed for claim in found)
-    parts = [f"{claimed} of {count(len(found), 'workload')} claimed"]
+    parts = [f"{claimed} of {count(len(found), claim_noun(analysis))} claimed"]
     asked = [cell for cell in analysis.cells if cell.qualification.is_asked]
     if asked:
         passed = sum(cell.qualification.is_qualified for cell in asked)
@@ -166,11 +171,13 @@ def _claimed(cell: CellAnalysis) -> list[str]:
 
 
 def speed_text(cell: CellAnalysis) -> str:
-    """``Worker E2E −5.80 % latency (1.062× faster), reduction [5.29, 6.32] %``; SAME says what is excluded."""
+    """``Worker E2E −5.80 % latency (1.062× faster), reduction [5.29, 6.32] % (95 % interval)``; SAME says what is
+    excluded. The interval is the one that the verdict rests on, with its level and what has widened it.
+    """
     comparison, primary = cell.verdict.comparison, cell.primary
     if comparison is None or primary is None:
         return ""
-    bounds = f"[{interval_text(comparison, comparison.interval_used).strip('[]')}] %"
+    bounds = f"[{interval_text(comparison, comparison.interval_used).strip('[]')}] % ({interval_name(comparison)})"
     if cell.word is Word.SAME:
         return f"{primary.title} SAME: no difference of {percent_text(comparison.min_effect)} or more, {bounds}"
     if any(warning.code == "MEAN_MEDIAN_DISAGREE" for warning in cell.verdict.warnings):

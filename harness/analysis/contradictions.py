@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fuseproof.errors import FuseproofError
+from fuseproof.harness.analysis.repeated_times import precise_times, repeated_times
 from fuseproof.harness.campaign.evidence import times_of
 from fuseproof.harness.campaign.folder import MISSING, PERF_FILE, Campaign
 from fuseproof.harness.campaign.records import SlotOutput, SlotRecord
@@ -31,13 +32,21 @@ RELATIVE_TOLERANCE = 1e-9
 
 
 def copied_dumps(campaign: Campaign) -> dict[str, str]:
-    """Slot id → why its dump is not its own: another finished slot's is the same, byte for byte."""
+    """Slot id → why its dump is not its own: another finished slot's is the same, byte for byte or in its times."""
     holders: dict[str, list[str]] = {}
+    times: dict[str, Mapping[str, float]] = {}
     for slot in campaign.slots():
         path = campaign.directory / slot.directory / PERF_FILE
         if slot.state == "done" and path.is_file():
-            holders.setdefault(_bytes_sha256(path), []).append(slot.id)
-    return {
+            content = _bytes(path)
+            holders.setdefault(hashlib.sha256(content).hexdigest(), []).append(slot.id)
+            times[slot.id] = precise_times(content)
+    copies = {
+        slot_id: f"{amount} of the times in its {PERF_FILE} are those of {other}, to the digit: a clock never repeats "
+        "itself, so at least one of them is a copy"
+        for slot_id, (other, amount) in repeated_times(times).items()
+    }
+    return copies | {
         slot_id: f"its {PERF_FILE} is that of {next(other for other in ids if other != slot_id)}, byte for byte: "
         "a clock never repeats itself, so at least one of them is a copy"
         for ids in holders.values()
@@ -61,9 +70,9 @@ def doubted(record: SlotRecord, code: str, reason: str) -> SlotRecord:
     return record.with_facts(state="invalid", reason_code=code, reason=reason)
 
 
-def _bytes_sha256(path: Path) -> str:
+def _bytes(path: Path) -> bytes:
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return path.read_bytes()
     except OSError as error:
         raise FuseproofError(
             f"{path} cannot be read: {error.strerror or error}.", next_step="Check its permissions."

@@ -3,27 +3,28 @@
 Runs are compared with :mod:`fuseproof.harness.perf.work`, every run with the first of its arm and the first candidate
 with the first baseline. What is asked of the model (prompt, size, steps, seed, model, guidance, warm-up, timers) must
 always agree. How it is computed (dtype, backend, compile, attention, device) must agree too, unless the arms' own flags
-name the setting: then the difference is the experiment, and it is shown as declared. Quality may skip guidance
-branches, which is fewer transformer calls for the same request: where the arms name quality, exactly that many are
-declared too.
+give the setting different values: then the difference is the experiment, and it is shown as declared
+(:mod:`fuseproof.harness.analysis.declared`). Quality may skip guidance branches, which is fewer transformer calls for
+the same request: where the arms name different qualities, exactly that many are declared too. The arms must work on
+the same GPUs.
 """
 
 from __future__ import annotations
 
-import re
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fuseproof.harness.analysis.declared import declares_cards, declares_software, differing_settings
+from fuseproof.harness.analysis.judged_cards import judged_cards
 from fuseproof.harness.analysis.runs import ARM_WORDS, ARMS, CellRuns, Run
 from fuseproof.harness.campaign.arm_lineage import lineage_commit
 from fuseproof.harness.campaign.records import SlotRecord
-from fuseproof.harness.perf import graphs
+from fuseproof.harness.perf import determinism, graphs
 from fuseproof.harness.perf.dump import PerfDump
 from fuseproof.harness.perf.work import Difference, check_equal_work
 from fuseproof.harness.statistics.reasons import Reason
-from fuseproof.schedules.plan import Arm, Plan
+from fuseproof.schedules.plan import Plan
 
 SETTINGS = {
     "backend": "backend",
@@ -58,18 +59,27 @@ SETTINGS = {
             "text_encoder_precisions",
             "autocast",
             "disable_autocast",
+            "batching_max_size",
         )
     },
 }
 """How the work is computed → the flag that declares it: may differ between the arms only where an arm names it."""
 
+RESIDENCY_FLAGS = frozenset(
+    {"performance_mode", "device", "use_fsdp_inference", *(flag for flag in SETTINGS if flag.endswith("_offload"))}
+)
+SETTINGS_OF_SEVERAL = {"residency": RESIDENCY_FLAGS, "offload": RESIDENCY_FLAGS}
+"""What several flags decide; any of them declares it."""
+
 IDENTITY = frozenset({"model_sha256", "model_source", "family"})
 """What was run, besides what :mod:`fuseproof.harness.perf.work` counts as work."""
 
-SOFTWARE = frozenset({"torch threads", "TF32 policy", "rounding policy"})
-"""What no flag of `generate` decides, and versions besides: unequal unless the arms are other programs, or run in other
-environments, by the plan."""
-PROGRAM_KEYS = ("command", "env", "ref", "repo", "setup", "python", "imports")
+SOFTWARE = frozenset(
+    {"torch threads", "TF32 policy", "rounding policy", determinism.HASH_SEED}
+    | {*determinism.VARIABLES, *determinism.SWITCHES}
+)
+"""What no flag of `generate` decides, and versions besides: unequal unless the arms are other programs, or run
+with variables that decide it, by the plan."""
 
 SPEED_FIELD = "excessive speed-up"
 SKIPPED_WITH_GUIDANCE = frozenset({"transformer calls", "transformer tokens", "warmup_steps"})
@@ -114,31 +124,33 @@ class EqualWork:
 def check_cell_work(cell: CellRuns, plan: Plan) -> EqualWork:
     """Compare all counting runs of a cell. A cell without runs is trivially equal."""
     differences, declared, notes, unchecked = _Texts(), _Texts(), _Texts(), _Texts()
-    named = declared_settings(plan.arms.baseline) | declared_settings(plan.arms.candidate)
-    has_other_program = any(
-        getattr(plan.arms.baseline, key) != getattr(plan.arms.candidate, key) for key in PROGRAM_KEYS
-    )
+    arms = (plan.arms.baseline, plan.arms.candidate)
+    named = differing_settings(*arms)
     for first, other, is_across_arms in _pairs(cell):
         where = "" if is_across_arms else _within_arm(first, other)
         found = _dump_differences(first, other, unchecked)
         for difference in found:
             if difference.field == SPEED_FIELD and not is_across_arms:
                 continue
-            flag = SETTINGS.get(difference.field)
+            flags = _declaring_flags(difference.field)
             text = f"{where}{difference}"
             may_skip = is_across_arms and "quality" in named and difference.field in SKIPPED_WITH_GUIDANCE
             if may_skip and _skip(first, other):
                 declared.add(f"{text} (guidance branches that quality skips)")
-            elif difference.kind != "note" or difference.field in IDENTITY or (flag and not is_across_arms):
+            elif difference.kind != "note" or difference.field in IDENTITY or (flags and not is_across_arms):
                 differences.add(text)
-            elif flag:
-                (declared if flag in named else differences).add(text)
+            elif flags:
+                (declared if flags & named else differences).add(text)
             elif _is_software(difference.field):
-                (declared if has_other_program and is_across_arms else differences).add(text)
+                is_declared = is_across_arms and declares_software(*arms, difference.field)
+                (declared if is_declared else differences).add(text)
             elif difference.field not in IGNORED_NOTES and is_across_arms:
                 notes.add(text)
         for text in _record_differences(first.record, other.record, {difference.field for difference in found}):
             differences.add(f"{where}{text}")
+    unlike_cards = judged_cards(cell).unlike
+    if unlike_cards is not None:
+        (declared if declares_cards(*arms) else differences).add(f"GPUs: {unlike_cards}")
     return EqualWork(
         differences=differences.texts,
         declared=declared.texts,
@@ -176,11 +188,10 @@ def broken_promises(cell: CellRuns) -> tuple[Reason, ...]:
     return tuple(found)
 
 
-def declared_settings(arm: Arm) -> set[str]:
-    """The settings an arm's own flags or command name, as config keys (``--enable-torch-compile`` and the like)."""
-    words = shlex.split(arm.flags) + shlex.split(arm.command or "")
-    flags = {word.partition("=")[0] for word in words if word.startswith("--")}
-    return {re.sub("-", "_", flag.removeprefix("--")) for flag in flags}
+def _declaring_flags(field: str) -> frozenset[str]:
+    """The flags of which any declares a difference in ``field``; empty for what is no setting."""
+    own = SETTINGS.get(field)
+    return SETTINGS_OF_SEVERAL.get(field, frozenset() if own is None else frozenset({own}))
 
 
 def _is_software(field: str) -> bool:

@@ -27,6 +27,10 @@ LABEL_STEP = "Correct the labels or the manifest, and import into a new folder."
 IMPORT_STEP = "Import the missing or repaired files into a new folder."
 OUTPUT_STEP = "Put them beside their dumps, under the same names, and import into a new folder."
 MOST_CAVEATS = 8
+UNPLANNED = (
+    "how many blocks were planned before measuring is not recorded: every imported block counts as planned, at the "
+    "error level of a single look"
+)
 
 
 def imported_note(origin: Origin) -> str:
@@ -48,8 +52,8 @@ def imported_caveats(analysis: CampaignAnalysis) -> list[str]:
     origin = analysis.campaign.origin
     if origin is None:
         return []
-    shown = list(origin.caveats[:MOST_CAVEATS])
-    hidden = len(origin.caveats) - len(shown)
+    shown = [UNPLANNED, *origin.caveats[:MOST_CAVEATS]]
+    hidden = max(0, len(origin.caveats) - MOST_CAVEATS)
     return [*shown, *([f"{hidden} more in campaign.json (origin)"] if hidden else [])]
 
 

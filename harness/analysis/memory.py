@@ -10,22 +10,30 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fuseproof.harness.analysis.judged_cards import JudgedCards, judged_cards
 from fuseproof.harness.analysis.runs import ARMS, CellRuns
-from fuseproof.harness.campaign.gpu_telemetry import working_cards
 from fuseproof.harness.campaign.records import SlotRecord
 from fuseproof.harness.number_format import MIB_PER_GIB, gib
 from fuseproof.harness.perf.memory import Agreement, memory_claim
 
+Reader = Callable[[SlotRecord, JudgedCards], float | None]
+"""Reads one kind of a slot's memory in MiB; None where the slot does not tell it."""
 
-def _device_used_mib(phase: str | None, *, is_sum: bool = False) -> Callable[[SlotRecord], float | None]:
-    """Reads what NVML saw in use on the cards that worked: the largest, or their sum where there are several.
+
+def _recorded(field: str) -> Reader:
+    """Reads a field of the slot's own ``memory``."""
+    return lambda record, _: getattr(record.memory, field)
+
+
+def _device_used_mib(phase: str | None, *, is_sum: bool = False) -> Reader:
+    """Reads what NVML saw in use on the cell's judged cards: the largest, or their sum where there are several.
 
     ``phase`` None is the whole slot; a slot that does not tell its phases has no request of its own.
     """
 
-    def read(record: SlotRecord) -> float | None:
+    def read(record: SlotRecord, cards: JudgedCards) -> float | None:
         peaks = []
-        for card in working_cards(record.gpu):
+        for card in cards.of(record):
             found = [seen.memory_used_peak_mib for name, seen in card.phases.items() if phase in (None, name)]
             known = [value for value in found if value is not None]
             if not known:
@@ -38,17 +46,17 @@ def _device_used_mib(phase: str | None, *, is_sum: bool = False) -> Callable[[Sl
     return read
 
 
-KINDS: tuple[tuple[str, str, Callable[[SlotRecord], float | None]], ...] = (
-    ("reserved", "Peak reserved", lambda record: record.memory.peak_reserved_mib),
-    ("allocated", "Peak allocated", lambda record: record.memory.peak_allocated_mib),
-    ("reserved sum", "Peak reserved, sum over ranks", lambda record: record.memory.reserved_sum_mib),
-    ("allocated sum", "Peak allocated, sum over ranks", lambda record: record.memory.allocated_sum_mib),
+KINDS: tuple[tuple[str, str, Reader], ...] = (
+    ("reserved", "Peak reserved", _recorded("peak_reserved_mib")),
+    ("allocated", "Peak allocated", _recorded("peak_allocated_mib")),
+    ("reserved sum", "Peak reserved, sum over ranks", _recorded("reserved_sum_mib")),
+    ("allocated sum", "Peak allocated, sum over ranks", _recorded("allocated_sum_mib")),
     ("device used", "Peak device used (NVML: torch's and all else)", _device_used_mib("request")),
     ("device used sum", "Peak device used, sum over GPUs", _device_used_mib("request", is_sum=True)),
     ("device used, slot", "Peak device used, whole slot (NVML)", _device_used_mib(None)),
-    ("host RSS", "Peak RSS (host)", lambda record: record.memory.peak_rss_mib),
-    ("load", "Load peak", lambda record: record.memory.load_peak_mib),
-    ("warm-up", "Warm-up peak", lambda record: record.memory.warmup_peak_mib),
+    ("host RSS", "Peak RSS (host)", _recorded("peak_rss_mib")),
+    ("load", "Load peak", _recorded("load_peak_mib")),
+    ("warm-up", "Warm-up peak", _recorded("warmup_peak_mib")),
 )
 """Kind, title, and where it stands. Of several ranks or cards the plain rows are the largest. What NVML sees of a
 device holds torch's numbers and is never added to them."""
@@ -100,7 +108,12 @@ def check_memory(cell: CellRuns, environment: Mapping[str, Any] | None = None) -
     claimed of it.
     """
     limit_mib = believable_limit_mib(environment or {})
-    rows = tuple(row for kind, title, read in KINDS if (row := _row(cell, kind, title, read, limit_mib)) is not None)
+    cards = judged_cards(cell)
+
+    def row_of(kind: str, title: str, read: Reader) -> MemoryRow | None:
+        return _row(cell, kind, title, lambda record: read(record, cards), limit_mib)
+
+    rows = tuple(row for kind in KINDS if (row := row_of(*kind)) is not None)
     claimable = [row for row in rows if row.kind in CLAIM_KINDS and row.is_believable]
     claim = memory_claim(
         {row.kind: row.baseline_mib / MIB_PER_GIB for row in claimable},

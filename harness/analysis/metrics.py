@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fuseproof.harness.analysis.added_blocks import added_block_warnings, alpha_for
-from fuseproof.harness.analysis.runs import ARM_WORDS, ARMS, CellRuns, Run
+from fuseproof.harness.analysis.added_blocks import added_block_warnings, alpha_for, unpaired_caps
+from fuseproof.harness.analysis.runs import ARM_WORDS, CellRuns, Run
+from fuseproof.harness.campaign.records import arms_of
 from fuseproof.harness.campaign.sglang_log import CLIENT_TICK_S
 from fuseproof.harness.statistics.comparison import Block, Thresholds
 from fuseproof.harness.statistics.reasons import Reason
@@ -74,6 +75,8 @@ def judge_metrics(runs: CellRuns, plan: Plan, caps: Sequence[Reason]) -> tuple[M
     order = [plan.primary, *(name for name in TITLES if name != plan.primary)]
     blocks = {name: _blocks(runs, name) for name in order}
     numbers, planned = [block.number for block in runs.blocks], plan.blocks_of(runs.cell.name)
+    added, pair = runs.everything.added_blocks, plan.slots_per_block // 2
+    caps = (*caps, *(() if runs.everything.omitted else unpaired_caps(numbers, planned, pair)))
     results = []
     for name in order:
         found = blocks[name]
@@ -83,10 +86,10 @@ def judge_metrics(runs: CellRuns, plan: Plan, caps: Sequence[Reason]) -> tuple[M
         worker = blocks["worker"]
         has_gaps = name == "client" and not isinstance(worker, str)
         tick_s = _tick_s(runs, name)
-        thresholds = Thresholds(plan.min_effect, alpha_for(numbers, planned), tick_s)
+        thresholds = Thresholds(plan.min_effect, alpha_for(numbers, planned, added, pair), tick_s)
         tails = post_worker_tails(worker, found, tick_s) if has_gaps and not isinstance(worker, str) else ()
-        added = added_block_warnings(numbers, planned, found, thresholds)
-        verdict = decide(found, thresholds, caps=caps, warnings=(*tails, *added))
+        looks = added_block_warnings(numbers, planned, found, thresholds, added, pair)
+        verdict = decide(found, thresholds, caps=caps, warnings=(*tails, *looks))
         results.append(MetricResult(name, verdict, None, name == plan.primary))
     return tuple(result for result in results if result.is_primary or result.note != NOT_RECORDED)
 
@@ -101,19 +104,28 @@ def _tick_s(runs: CellRuns, metric: str) -> float:
 
 
 def _blocks(runs: CellRuns, metric: str) -> list[Block] | str:
-    """The timer's blocks in slot order, or why there are none."""
-    missing = [arm for arm in ARMS if any(seconds_of(run, metric) is None for run in runs.of_arm(arm))]
-    if len(missing) == len(ARMS):
+    """The timer's blocks in slot order, or why there are none.
+
+    Of several arms the scatter is that of all runs, so every arm must have recorded the timer.
+    """
+    everything = runs.everything
+    arms = arms_of(run.record for run in everything.runs)
+    missing = [arm for arm in arms if any(seconds_of(run, metric) is None for run in everything.of_arm(arm))]
+    if len(missing) == len(arms):
         return NOT_RECORDED
     if missing:
         return f"unequal timers: the {ARM_WORDS[missing[0]]} did not record it in every run"
-    unusable = [run for run in runs.runs if not _is_usable(seconds_of(run, metric))]
+    unusable = [run for run in everything.runs if not _is_usable(seconds_of(run, metric))]
     if unusable:
         return f"{unusable[0].record.id} recorded {seconds_of(unusable[0], metric)!r} s, which is no duration"
     return [
-        Block(block.orientation, (first, second, third, fourth), f"r{block.number}")
-        for block in runs.blocks
-        for first, second, third, fourth in [[seconds_of(run, metric) or math.nan for run in block.runs]]
+        Block(
+            block.orientation,
+            tuple(seconds_of(run, metric) or math.nan for run in block.runs),
+            f"r{block.number}",
+            runs.candidate,
+        )
+        for block in everything.blocks
     ]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fuseproof.errors import UsageError
 from fuseproof.harness.analysis.metrics import MetricResult
 from fuseproof.harness.number_format import percent
 from fuseproof.harness.statistics.comparison import Comparison
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 FACTORS = (1.5, 2.0, 3.0, 5.0)
 """Effects that a report plans for, in minimum effects; just above one there is no answer but patience."""
 LARGEST_SCATTER = 0.99
+SMALLEST_EFFECT = 1e-6
+"""A microsecond of a second."""
 FALLBACK_EFFECTS = (0.005, 0.01, 0.02, 0.05)
 """Where the minimum effect is 0."""
 
@@ -44,14 +47,17 @@ def plans_of(metric: MetricResult) -> tuple[EffectPlan, ...]:
         return ()
     scatter = planning_scatter(comparison)
     return tuple(
-        EffectPlan(effect, fewest_blocks(effect, scatter, min_effect=comparison.min_effect))
+        EffectPlan(
+            effect, fewest_blocks(effect, scatter, min_effect=comparison.min_effect, arms=comparison.arm_count)
+        )
         for effect in _effects(comparison.min_effect)
     )
 
 
 def planning_scatter(comparison: Comparison) -> float:
     """The scatter of one run to plan with, as a share: the measured one, inflated because it is an estimate."""
-    return min(comparison.scatter * estimated_scatter_factor(len(comparison.blocks)), LARGEST_SCATTER)
+    factor = estimated_scatter_factor(len(comparison.blocks), comparison.arm_count)
+    return min(comparison.scatter * factor, LARGEST_SCATTER)
 
 
 def plan_lines(analysis: CampaignAnalysis, effect: float, min_effect: float | None = None) -> list[str]:
@@ -68,14 +74,20 @@ def plan_lines(analysis: CampaignAnalysis, effect: float, min_effect: float | No
             continue
         smallest = comparison.min_effect if min_effect is None else min_effect
         how = f"measured {percent(comparison.scatter, 3).replace('%', ' %')}, inflated because it is an estimate"
-        text = plan_line(effect, planning_scatter(comparison), smallest)
+        text = plan_line(effect, planning_scatter(comparison), smallest, comparison.arm_count)
         lines.append(f"{cell.name}, {primary.title} ({how}): {text}")
     return lines
 
 
-def plan_line(effect: float, scatter: float, min_effect: float) -> str:
+def plan_line(effect: float, scatter: float, min_effect: float, arms: int = 2) -> str:
     """``to resolve 1.5 %: 4 blocks find 1.25 % in 80 % of campaigns ... Run --blocks 4.``"""
-    plan = plan_for(effect, scatter, min_effect=min_effect)
+    if 0 < effect < SMALLEST_EFFECT:
+        raise UsageError(
+            f"An effect of {100 * effect:g} % is smaller than any clock tells; the smallest to plan for is "
+            f"{100 * SMALLEST_EFFECT:g} %.",
+            next_step="Name the effect that matters: --plan-for 1%.",
+        )
+    plan = plan_for(effect, scatter, min_effect=min_effect, arms=arms)
     return f"to resolve {100 * effect:g} %: {plan.reason}. {plan.next_step}"
 
 

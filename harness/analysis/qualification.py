@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fuseproof.harness.analysis.metrics import MetricResult
+from fuseproof.harness.analysis.metrics import NOT_RECORDED, MetricResult
 from fuseproof.harness.analysis.runs import CellRuns
 from fuseproof.harness.number_format import number
 from fuseproof.schedules.qualification import Requirement
@@ -89,17 +89,30 @@ class Qualification:
 def qualify(runs: CellRuns, metrics: Sequence[MetricResult], requirements: Sequence[Requirement]) -> Qualification:
     """Hold every block of a cell against the plan's requirements; ``metrics`` is empty for a cell without a ratio."""
     by_name = {metric.name: metric for metric in metrics}
-    timers = tuple(_timer(runs, by_name.get(requirement.timer), requirement) for requirement in requirements)
+    is_invalid = bool(runs.blocks) and not metrics
+    timers = tuple(
+        _timer(runs, by_name.get(requirement.timer), requirement, is_invalid=is_invalid) for requirement in requirements
+    )
     chosen = "the reader chose some of the blocks" if runs.omitted else None
     return Qualification(timers, chosen if requirements else None)
 
 
-def _timer(runs: CellRuns, metric: MetricResult | None, requirement: Requirement) -> TimerQualification:
+def _missing(runs: CellRuns, metric: MetricResult | None, timer: str, *, is_invalid: bool) -> str:
+    """Why a timer has no blocks to hold against a requirement."""
+    if not runs.blocks:
+        return f"{timer}: no block is complete"
+    if is_invalid:
+        return f"{timer}: the cell is INVALID, so no block of it has a ratio"
+    return f"{timer} has no ratio: {metric.note if metric is not None and metric.note else NOT_RECORDED}"
+
+
+def _timer(
+    runs: CellRuns, metric: MetricResult | None, requirement: Requirement, *, is_invalid: bool
+) -> TimerQualification:
     comparison = None if metric is None or metric.verdict is None else metric.verdict.comparison
     if comparison is None:
-        why = "was not recorded in every run" if runs.blocks else "has no complete block"
-        shortfalls: tuple[str, ...] = (f"{requirement.timer} {why}, or the cell is invalid",)
-        return TimerQualification(str(requirement), requirement.timer, requirement.minimum, (), shortfalls)
+        why = _missing(runs, metric, requirement.timer, is_invalid=is_invalid)
+        return TimerQualification(str(requirement), requirement.timer, requirement.minimum, (), (why,))
     found = tuple(
         (block.number, numbers.mean_reduction) for block, numbers in zip(runs.blocks, comparison.blocks, strict=True)
     )

@@ -1,14 +1,18 @@
 """From the slots on disk to the runs a cell is judged by: complete blocks, and what became of all the others.
 
-A block counts when four timed slots of one attempt are done; the latest such attempt stands for it. Everything else
+A block counts when all timed slots of one attempt are done; the latest such attempt stands for it. Everything else
 stays visible: lost blocks with their reason, superseded and interrupted slots, discarded warm-up slots.
+
+With three or more arms every candidate is compared with the baseline alone: :meth:`CellRuns.against` is the cell as
+that comparison sees it, with the baseline as A and the candidate as B whatever its letter; ``everything`` is the cell
+with all its arms.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fuseproof.harness.analysis.contradictions import CONTRADICTION, COPIED_DUMP, DOUBTED_CODES, contradiction, doubted
 from fuseproof.harness.analysis.soundness import refuse_unsound_dump
@@ -16,11 +20,13 @@ from fuseproof.harness.campaign.folder import PERF_FILE, BlockSlots, Campaign
 from fuseproof.harness.campaign.origin import SLOT_ORDER
 from fuseproof.harness.campaign.records import SlotRecord
 from fuseproof.harness.perf.dump import PerfDump, read_perf_dump
-from fuseproof.schedules.order import ArmLetter, Orientation
+from fuseproof.schedules.order import LETTERS, ArmLetter, Orientation, arm_word
 from fuseproof.schedules.plan import Cell
 
 ARMS: tuple[ArmLetter, ArmLetter] = ("A", "B")
-ARM_WORDS = {"A": "baseline", "B": "candidate"}
+"""The two sides of a comparison: the baseline, and the candidate."""
+ARM_WORDS: dict[str, str] = {letter: arm_word(letter) for letter in LETTERS}
+BASELINE = ARMS[0]
 VOIDING_CODES = (
     frozenset({"FALLBACK", "INVALID_RUN", "MISSING_GRAPH", "GRAPHS", "UNEQUAL_WORK", "HW_SLOWDOWN", SLOT_ORDER})
     | DOUBTED_CODES
@@ -38,7 +44,10 @@ class Run:
 
 @dataclass(frozen=True)
 class CountedBlock:
-    """Four runs of one attempt, in the order they ran. ``number`` counts from 1."""
+    """The runs of one attempt, two an arm, in the order they ran. ``number`` counts from 1.
+
+    ``orientation`` names all arms of the block, also where ``runs`` are only those of two.
+    """
 
     number: int
     attempt: int
@@ -79,6 +88,37 @@ class CellRuns:
     lost: tuple[LostBlock, ...]
     omitted: tuple[int, ...]
     slots: tuple[SlotRecord, ...]
+    candidate: ArmLetter = "B"
+    candidate_name: str | None = None
+    """Of one comparison among several: the candidate's own name."""
+    whole: CellRuns | None = None
+    """Of one comparison among several: the cell with all its arms."""
+    added_blocks: tuple[int, ...] = ()
+    """How many blocks each later session asked for beyond the plan, in order."""
+
+    @property
+    def name(self) -> str:
+        """The cell's name; of one comparison among several with the candidate's: ``panda: new kernel``."""
+        return self.cell.name if self.whole is None else f"{self.cell.name}: {self.candidate_name}"
+
+    @property
+    def everything(self) -> CellRuns:
+        """The cell with all its arms."""
+        return self if self.whole is None else self.whole
+
+    def against(self, candidate: ArmLetter, name: str) -> CellRuns:
+        """The cell as the comparison of one candidate with the baseline sees it."""
+        pair = {BASELINE, candidate}
+        return replace(
+            self,
+            blocks=tuple(
+                replace(block, runs=tuple(run for run in block.runs if run.record.arm in pair)) for block in self.blocks
+            ),
+            slots=tuple(slot for slot in self.slots if slot.arm in pair),
+            candidate=candidate,
+            candidate_name=name,
+            whole=self,
+        )
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -91,8 +131,9 @@ class CellRuns:
         return not self.lost
 
     def of_arm(self, arm: ArmLetter) -> tuple[Run, ...]:
-        """The counting runs of one arm, in the order they ran."""
-        return tuple(run for run in self.runs if run.record.arm == arm)
+        """The counting runs of one arm, in the order they ran; B is the candidate that is compared."""
+        letter = self.candidate if arm == ARMS[1] else arm
+        return tuple(run for run in self.runs if run.record.arm == letter)
 
     def slot_states(self) -> Counter[str]:
         """How many slots there are of each state; discarded warm-up slots count as ``"warmup"``."""
@@ -113,11 +154,12 @@ def read_cell(
     A slot whose files contradict each other, or whose dump is another one's (``copies``: slot id → why), counts as
     invalid. Raises :class:`FuseproofError` naming the file when a perf dump is damaged.
     """
-    dumps = {slot.id: _dump_of(campaign, slot) for block in _complete(slots) for slot in block.slots}
+    size = campaign.plan.slots_per_block
+    dumps = {slot.id: _dump_of(campaign, slot) for block in _complete(slots, size) for slot in block.slots}
     slots = [_examined(campaign, slot, dumps, copies or {}) for slot in slots]
-    latest = {block.block: block for block in _complete(slots)}
+    latest = {block.block: block for block in _complete(slots, size)}
     chosen = [block for number, block in latest.items() if not only or number in only]
-    planned = max(campaign.plan.blocks_of(cell.name), *latest, 0)
+    planned = max(campaign.blocks_wanted(cell.name), *latest, 0)
     wanted = [number for number in range(1, planned + 1) if not only or number in only]
     return CellRuns(
         cell=cell,
@@ -126,10 +168,11 @@ def read_cell(
         lost=tuple(LostBlock(number, _culprit(slots, number)) for number in wanted if number not in latest),
         omitted=tuple(number for number in latest if only and number not in only),
         slots=tuple(slots),
+        added_blocks=campaign.added_blocks,
     )
 
 
-def _complete(slots: Sequence[SlotRecord]) -> list[BlockSlots]:
+def _complete(slots: Sequence[SlotRecord], slots_per_block: int) -> list[BlockSlots]:
     groups: dict[tuple[int, int], list[SlotRecord]] = {}
     for slot in slots:
         if slot.is_usable:
@@ -143,7 +186,7 @@ def _complete(slots: Sequence[SlotRecord]) -> list[BlockSlots]:
             tuple(sorted(members, key=lambda slot: slot.position)),
         )
         for (block, attempt), members in sorted(groups.items())
-        if sorted(slot.position for slot in members) == [1, 2, 3, 4]
+        if sorted(slot.position for slot in members) == list(range(1, slots_per_block + 1))
     ]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fuseproof.harness.analysis.arm_warnings import FIRST_SIGHT
+from fuseproof.harness.analysis.run_warnings import COLD_BATCH, COMPILE_INSIDE
 from fuseproof.harness.analysis.caveats import dummy_weights_text
 from fuseproof.harness.analysis.fastpath_losses import SITE_LOST, SITE_NEVER_FUSED, SITE_REJECTED
 from fuseproof.harness.analysis.imported import imported_notes
@@ -40,10 +41,11 @@ def summary_lines(analysis: CampaignAnalysis) -> list[str]:
 
     lines = []
     if len(analysis.cells) > 1:
-        lines.append(f"{count(len(analysis.cells), 'cell')}: {word_counts(analysis)}")
+        lines.append(f"{count(len(analysis.cells), analysis.noun)}: {word_counts(analysis)}")
     for cell in analysis.cells:
         lines.append(verdict_line(cell))
         lines += [f"  {metric_line(metric)}" for metric in cell.metrics]
+        lines += [f"  {cell.floor.text}"] if cell.floor is not None and cell.floor.is_comparable else []
         lines += [f"  {outputs_line(cell.outputs)}", f"  {memory_line(cell.memory)}"]
         lines += [f"  {cell.qualification.sentence}"] if cell.qualification.is_asked else []
         lines += [f"  warning: {text}" for text in warning_texts(cell)]
@@ -96,6 +98,20 @@ def interval_text(comparison: Comparison, bounds: tuple[float, float], digits: i
     return interval(lower, upper, digits)
 
 
+def level_text(comparison: Comparison) -> str:
+    """``95 % interval``: the level at which the interval was made, 99 % for blocks that nobody planned."""
+    return f"{comparison.level_text} interval"
+
+
+def interval_name(comparison: Comparison) -> str:
+    """The level of the interval used, and what made it wider than the scatter of the runs does."""
+    widened = [
+        *(["between blocks, which differ by more than their runs scatter"] if comparison.is_widened else []),
+        *([f"with the timer's step of {comparison.tick_s:g} s"] if comparison.tick_s else []),
+    ]
+    return ", ".join([level_text(comparison), *widened])
+
+
 def _bounds(comparison: Comparison, bounds: tuple[float, float]) -> str:
     text = interval_text(comparison, bounds)
     return text if text.endswith("%") else f"{text} %"
@@ -109,7 +125,7 @@ def effect_text(verdict: Verdict, *, is_judged: bool = True) -> str:
     comparison = verdict.comparison
     if comparison is None:
         return "no number"
-    level = f"{100 * (1 - comparison.alpha):g} % interval"
+    level = level_text(comparison)
     blocks = block_text(comparison)
     if any(warning.code == "MEAN_MEDIAN_DISAGREE" for warning in verdict.warnings):
         bounds = _bounds(comparison, comparison.interval_used)
@@ -257,6 +273,8 @@ SUMMARY_CODES = (
     SITE_LOST,
     SITE_NEVER_FUSED,
     FIRST_SIGHT,
+    COMPILE_INSIDE,
+    COLD_BATCH,
 )
 """Warnings that decide what was timed at all: a report says them in its Summary."""
 
@@ -287,26 +305,42 @@ def standing_notes(analysis: CampaignAnalysis) -> list[str]:
 
     notes = imported_notes(analysis)
     if analysis.campaign.status != "complete":
-        done = sum(len(cell.runs.blocks) for cell in analysis.cells)
-        planned = sum(cell.runs.planned_blocks for cell in analysis.cells)
+        done = sum(len(runs.blocks) for runs in analysis.all_runs)
+        planned = sum(runs.planned_blocks for runs in analysis.all_runs)
         status = UNFINISHED if analysis.campaign.status == "running" else analysis.campaign.status
         notes.append(
             f"the campaign is {status}: {done} of {planned} planned blocks are complete, and only those are judged"
         )
     notes += [
-        f"{cell.name}: block {lost.number} does not count: {failure_reason(lost).detail.rstrip('.')}"
-        for cell in analysis.cells
-        for lost in cell.runs.lost
+        f"{runs.name}: block {lost.number} does not count: {failure_reason(lost).detail.rstrip('.')}"
+        for runs in analysis.all_runs
+        for lost in runs.lost
         if lost.is_doubted
     ][:MOST_DOUBTS]
-    for cell in analysis.cells:
-        if cell.runs.omitted:
-            notes.append(f"{cell.name}: {chosen_text(cell.runs)}")
+    notes += [f"{runs.name}: {chosen_text(runs)}" for runs in analysis.all_runs if runs.omitted]
+    several = several_candidates_text(analysis)
+    notes += [several] if several else []
     if analysis.is_self_comparison:
         notes.append("both arms are the same command (A/A): any difference is noise, and this is the noise")
     dummy_weights = dummy_weights_text(analysis)
     notes += [dummy_weights] if dummy_weights else []
     return notes
+
+
+def several_candidates_text(analysis: CampaignAnalysis) -> str | None:
+    """How candidates were compared where there are several, and at which level; None with one."""
+    if not analysis.has_several_candidates:
+        return None
+    number_of = len(analysis.plan.letters) - 1
+    shown = next((cell.verdict.comparison for cell in analysis.cells if cell.verdict.comparison is not None), None)
+    level = ""
+    if shown is not None:
+        together = f"{100 * (1 - shown.alpha):g} %"
+        level = f"; each interval is a {level_text(shown)}, so that those of one cell hold together at {together}"
+    return (
+        f"each of {number_of} candidates is held against the baseline (A), by the scatter of all arms' runs{level}; "
+        "candidates are not compared with each other"
+    )
 
 
 def chosen_text(runs: CellRuns) -> str:

@@ -17,6 +17,10 @@ from fuseproof.harness.perf.dump import PerfDump
 LARGEST_NUMBER = 1e15
 """Far beyond every time, memory and count; what lies above would overflow in sums and ratios."""
 
+MOST_BLOCKS = 1000
+"""Of a plan."""
+MOST_ATTEMPTS = 100_000
+
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _NO_FILE_NAME_EITHER = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 """A file name that is no UTF-8 reaches Python as U+DC80 to U+DCFF, and is a file name all the same."""
@@ -35,6 +39,7 @@ def refuse_unsound_campaign(campaign: Campaign) -> None:
         "warnings": [dataclasses.asdict(warning) for warning in campaign.warnings],
         "inputs": [dataclasses.asdict(file) for file in campaign.inputs],
         "origin": campaign.origin.to_json() if campaign.origin is not None else None,
+        "from": campaign.plan_source.to_json() if campaign.plan_source is not None else None,
     }
     for index, word in enumerate(campaign.command):
         if not isinstance(word, str):
@@ -54,6 +59,10 @@ def _result(campaign: Campaign, record: SlotRecord) -> Path:
 
 
 def _refuse_record(source: Path, record: SlotRecord) -> None:
+    for key, largest in (("block", MOST_BLOCKS), ("attempt", MOST_ATTEMPTS)):
+        number = getattr(record, key)
+        if not 1 <= number <= largest:
+            raise _error(source, key, f"is {number}, expected 1 to {largest}")
     values = dataclasses.asdict(record)
     for index, output in enumerate(values.pop("outputs")):
         path = output.pop("path")

@@ -11,12 +11,13 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from fuseproof.harness.campaign.arm_places import CACHE_FOLDERS, CACHE_VARIABLE
 from fuseproof.harness.campaign.plausibility import CampaignWarning
-from fuseproof.harness.campaign.records import SlotRecord
+from fuseproof.harness.campaign.records import SlotRecord, arms_of
 from fuseproof.harness.machine.redaction import redact
+from fuseproof.schedules.order import ArmLetter, arm_word
 
 SHARED = {"HF_HOME": "huggingface", "TORCH_HOME": "torch"}
 """What would move with ``XDG_CACHE_HOME`` and must not: downloaded weights stay where they are."""
@@ -65,7 +66,7 @@ def remove_space(space: Path) -> None:
 
 def cold_caches(cell: str, runs: Sequence[SlotRecord]) -> tuple[CampaignWarning, ...]:
     """One warning a cache that a counting run of one arm filled from empty, and no run of the other."""
-    letters: tuple[Literal["A", "B"], ...] = ("A", "B")
+    letters = arms_of(runs)
     names = dict.fromkeys(name for run in runs for name in run.caches or {})
     found = []
     for name in names:
@@ -80,8 +81,8 @@ def _was_filled(run: SlotRecord, name: str) -> bool:
     return facts.get("files_before") == 0 and facts.get("files_after", 0) > 0
 
 
-def _cold_warning(cell: str, letter: Literal["A", "B"], name: str) -> CampaignWarning:
-    arm = "baseline" if letter == "A" else "candidate"
+def _cold_warning(cell: str, letter: ArmLetter, name: str) -> CampaignWarning:
+    arm = arm_word(letter)
     return CampaignWarning(
         code="COLD_CACHE",
         cell=cell,

@@ -12,12 +12,14 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
+from itertools import combinations
 from pathlib import Path
 
 from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.harness.campaign.arm_places import ArmPlace, place_environment
 from fuseproof.harness.campaign.worktrees import Worktree
 from fuseproof.harness.machine.redaction import redact
+from fuseproof.schedules.order import arm_word
 from fuseproof.schedules.plan import Arm, Plan
 
 IMPORT_LIMIT_S = 300.0
@@ -70,21 +72,22 @@ def imported_module(arm: Arm, module: str, place: ArmPlace, working_directory: P
 
 
 def refuse_shared_module(plan: Plan, worktrees: Mapping[str, Worktree], modules: Mapping[str, Path]) -> None:
-    """Raise :class:`UsageError` when both arms import the same file although their code is what should differ.
+    """Raise :class:`UsageError` when two arms import the same file although their code is what should differ.
 
     Two arms of one ref, or with different flags or commands of their own, may share their code.
     """
-    if modules.get("A") is None or modules.get("A") != modules.get("B"):
-        return
-    baseline, candidate = plan.arms.baseline, plan.arms.candidate
-    is_one_ref = len(worktrees) == 2 and baseline.ref == candidate.ref
-    is_other_work = not worktrees and (baseline.flags, baseline.command) != (candidate.flags, candidate.command)
-    if is_one_ref or is_other_work:
-        return
-    raise UsageError(
-        f"Both arms import {redact(str(modules['A']))}: baseline and candidate are the same code.",
-        next_step="Give each arm an environment in which its own code is found, or pass --aa to measure the noise.",
-    )
+    for first, second in combinations(modules, 2):
+        one, other = plan.arm(first), plan.arm(second)
+        is_one_ref = first in worktrees and second in worktrees and one.ref == other.ref
+        has_tree = first in worktrees or second in worktrees
+        is_other_work = not has_tree and (one.flags, one.command) != (other.flags, other.command)
+        if modules[first] != modules[second] or is_one_ref or is_other_work:
+            continue
+        raise UsageError(
+            f"Both arms import {redact(str(modules[first]))}: {arm_word(first)} and {arm_word(second)} are the same "
+            "code.",
+            next_step="Give each arm an environment in which its own code is found, or pass --aa to measure the noise.",
+        )
 
 
 def _first_folders(arm: Arm, place: ArmPlace, where: Path) -> list[str]:

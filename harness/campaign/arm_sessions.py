@@ -13,6 +13,7 @@ from fuseproof.harness.campaign.arm_places import ArmPlace
 from fuseproof.harness.campaign.evidence import EvidenceError
 from fuseproof.harness.campaign.folder import Campaign
 from fuseproof.harness.campaign.git_arms import PreparedArms, planned_places, resolve_arms
+from fuseproof.harness.campaign.worktrees import changed_since_setup
 from fuseproof.harness.perf.dump import PerfDump
 from fuseproof.schedules.plan import Plan
 
@@ -48,7 +49,15 @@ def slot_lineage(lineage: Mapping[str, ArmLineage], letter: str) -> dict[str, ob
 
 
 def refuse_wrong_checkout(dump: PerfDump, place: ArmPlace | None) -> None:
-    """Raise :class:`EvidenceError` when a fuseproof dump names another commit than the arm's ref."""
+    """Raise :class:`EvidenceError` when a fuseproof dump names another commit than the arm's ref, or its tree changed.
+
+    An arm that writes to its own tree would run other code from the next slot on, and nobody knows since when.
+    """
+    if place is not None and place.tree is not None and place.commit is not None:
+        change = changed_since_setup(place.tree, place.commit)
+        if change is not None:
+            code = place.commit[:12]
+            raise EvidenceError("WRONG_CHECKOUT", f"its tree is no longer the clean {code} of its ref: {change}")
     own = dump.environment.get("fuseproof")
     commit = own.get("commit") if isinstance(own, Mapping) else None
     if place is None or place.commit is None or not isinstance(commit, str) or commit == place.commit:

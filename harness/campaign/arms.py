@@ -23,6 +23,8 @@ from fuseproof.harness.machine.usage import usable_cores
 from fuseproof.schedules.plan import PLANS_FOLDER, Arm, Cell, Plan, with_plan_dir
 
 PLACEHOLDERS = ("perf_dump", "output_dir")
+CELL_FLAGS = "{flags}"
+"""A word of its own in a command: the cell's flags stand there, word by word."""
 ARM_PLACEHOLDERS = ("python", "tree")
 """Also filled in: the arm's interpreter, and the tree of its ref."""
 
@@ -53,7 +55,7 @@ def slot_command(arm: Arm, cell: Cell, perf_dump: Path, output_dir: Path, place:
     if arm.command is None:
         words = generate_words(arm, cell, perf_dump, output_dir)
         return SlotCommand((*program_words(place), *words), overrides, True, caches=caches)
-    argv = filled_template(arm, str(perf_dump), str(output_dir), place)
+    argv = filled_template(arm, str(perf_dump), str(output_dir), place, cell)
     return SlotCommand(argv, overrides, "output_dir" in placeholders(arm), place.tree, caches)
 
 
@@ -75,13 +77,29 @@ def shared_words(flags: str) -> tuple[str, ...]:
     return tuple(_expanded(with_plan_dir(word, PLANS_FOLDER)) for word in shlex.split(flags))
 
 
-def filled_template(arm: Arm, perf_dump: str, output_dir: str, place: ArmPlace | None = None) -> tuple[str, ...]:
-    """A command arm's words with its placeholders filled; :class:`UsageError` for an unknown placeholder."""
+def filled_template(
+    arm: Arm, perf_dump: str, output_dir: str, place: ArmPlace | None = None, cell: Cell | None = None
+) -> tuple[str, ...]:
+    """A command arm's words with its placeholders filled; :class:`UsageError` for an unknown placeholder.
+
+    Without a ``cell``, ``{flags}`` stands as it is.
+    """
     placeholders(arm)
     place = ArmPlace() if place is None else place
     values = {"perf_dump": perf_dump, "output_dir": output_dir}
     values |= {"python": place.python or sys.executable, "tree": str(place.tree)}
-    return tuple(_filled(_expanded(word), values) for word in shlex.split(arm.command or ""))
+    words: list[str] = []
+    for word in shlex.split(arm.command or ""):
+        if word == CELL_FLAGS:
+            words += (CELL_FLAGS,) if cell is None else shared_words(cell.flags)
+        else:
+            words.append(_filled(_expanded(word), values))
+    return tuple(words)
+
+
+def takes_flags(arm: Arm) -> bool:
+    """Whether a cell's flags reach the arm: those of `generate` always, a command with ``{flags}``."""
+    return arm.command is None or CELL_FLAGS in shlex.split(arm.command)
 
 
 def default_overrides() -> dict[str, str]:
@@ -96,13 +114,15 @@ def default_overrides() -> dict[str, str]:
 def placeholders(arm: Arm) -> set[str]:
     """The placeholders a command arm uses; :class:`UsageError` for one that does not exist."""
     found = set()
-    for match in _PLACEHOLDER.finditer(arm.command or ""):
+    template = " ".join(word for word in shlex.split(arm.command or "") if word != CELL_FLAGS)
+    for match in _PLACEHOLDER.finditer(template):
         name = match["name"]
         if name is None:
             continue
         if name not in PLACEHOLDERS and (name not in ARM_PLACEHOLDERS or (name == "tree" and arm.ref is None)):
             own = ARM_PLACEHOLDERS if arm.ref is not None else ()
-            allowed = " and ".join(f"{{{known}}}" for known in (*PLACEHOLDERS, *own))
+            names = [f"{{{known}}}" for known in (*PLACEHOLDERS, *own)]
+            allowed = f"{', '.join(names)}, and {CELL_FLAGS} as a word of its own"
             raise UsageError(
                 f"The {arm.name} command uses {{{name}}}; the placeholders are {allowed}.",
                 next_step=f"Write {{{{{name}}}}} if the braces are meant literally.",
@@ -116,11 +136,18 @@ def check_arms(plan: Plan, working_directory: Path | None = None) -> None:
 
     Relative programs are looked up from ``working_directory``, where the slots run; None is the present folder.
     """
-    for arm in (plan.arms.baseline, plan.arms.candidate):
+    for arm in plan.arms.all:
         if arm.command is not None:
             _check_template(arm, arm.command, working_directory or Path.cwd())
-    if plan.aa or _identity(plan.arms.baseline) != _identity(plan.arms.candidate):
+    identities = [_identity(arm) for arm in plan.arms.all]
+    twice = [key for key, identity in zip(plan.arms.by_key, identities, strict=True) if identities.count(identity) > 1]
+    if plan.aa or not twice:
         return
+    if len(identities) > 2:
+        raise UsageError(
+            f"The arms {' and '.join(twice)} are the same command, so any difference between them would be noise.",
+            next_step="Change one of them, or leave it out.",
+        )
     raise UsageError(
         "Baseline and candidate are the same command, so any difference between them would be noise.",
         next_step="Change one arm, or pass --aa to measure what the noise of this machine looks like.",
@@ -131,9 +158,7 @@ def portable(plan: Plan) -> Plan:
     """The plan with ``~`` for the home folder, as it is stored; :class:`UsageError` when it holds a secret."""
     return plan.model_copy(
         update={
-            "arms": plan.arms.model_copy(
-                update={"baseline": _portable_arm(plan.arms.baseline), "candidate": _portable_arm(plan.arms.candidate)}
-            ),
+            "arms": plan.arms.changed(_portable_arm),
             "cells": tuple(
                 cell.model_copy(update={"flags": _portable_words(cell.flags, f"cell {cell.name}")})
                 for cell in plan.cells

@@ -66,7 +66,7 @@ def dry_run(plan: Plan, directory: Path, places: Mapping[str, ArmPlace] | None =
     cells = {cell.name: cell for cell in plan.cells}
     slots = []
     blocks = {name: plan.blocks_of(name) for name in cells}
-    for slot in first_pass(blocks, plan.order, plan.warmup_slots):
+    for slot in first_pass(blocks, plan.order, plan.warmup_slots, len(plan.letters)):
         folder = directory / "slots" / slot.id
         files = (folder / PERF_FILE, folder / OUTPUTS_FOLDER)
         command = slot_command(plan.arm(slot.arm), cells[slot.cell], *files, known.get(slot.arm))

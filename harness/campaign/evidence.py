@@ -11,7 +11,7 @@ import os
 import re
 import signal
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +22,7 @@ from fuseproof.harness.campaign.foreign import ForeignValueError, clean_text, co
 from fuseproof.harness.campaign.processes import ProcessEnd
 from fuseproof.harness.campaign.rank_memory import rank_peaks
 from fuseproof.harness.campaign.records import SlotMemory, SlotOutput, SlotTimes
+from fuseproof.harness.campaign.sglang_log import SglangLog, doubt_of
 from fuseproof.harness.machine.redaction import redact
 from fuseproof.harness.media.comparison import degenerate_reason, file_sha256, load_image
 from fuseproof.harness.media.decoding import IMAGE_SUFFIXES
@@ -96,7 +97,7 @@ def collect_dump(path: Path, started: datetime) -> PerfDump:
         written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
     except (FuseproofError, OSError) as error:
         raise EvidenceError("BAD_DUMP", str(error).replace(f"{path.parent}{os.sep}", "")) from error
-    stamps = [written, *_stated_moment(dump.raw.get("timestamp"))]
+    stamps = [written, *stated_moments(dump.raw.get("timestamp"))]
     oldest = min(stamps)
     if (started - oldest).total_seconds() > CLOCK_TOLERANCE_S:
         when = oldest.isoformat(timespec="seconds")
@@ -105,8 +106,15 @@ def collect_dump(path: Path, started: datetime) -> PerfDump:
     if (newest - datetime.now(UTC)).total_seconds() > CLOCK_TOLERANCE_S:
         when = newest.isoformat(timespec="seconds")
         raise EvidenceError("BAD_DUMP", f"{path.name} says that it was written at {when}, which is in the future")
-    _refuse_fallback(dump)
+    refuse_fallback(dump)
     return dump
+
+
+def refuse_by_log(log: SglangLog, command: Sequence[str], config: Mapping[str, Any]) -> None:
+    """Raise :class:`EvidenceError` where an sglang log says that the run did not do what it was asked."""
+    doubt = doubt_of(log, command, config)
+    if doubt is not None:
+        raise EvidenceError(*doubt)
 
 
 def collect(dump: PerfDump, outputs: Path, expects_outputs: bool) -> Evidence:
@@ -169,7 +177,7 @@ def _exit_words(returncode: int) -> str:
         return f"killed by signal {-returncode}"
 
 
-def _stated_moment(timestamp: object) -> list[datetime]:
+def stated_moments(timestamp: object) -> list[datetime]:
     """The dump's own time stamp; one without a time zone is UTC, as both tools write it."""
     with contextlib.suppress(TypeError, ValueError):
         moment = datetime.fromisoformat(str(timestamp))
@@ -177,7 +185,7 @@ def _stated_moment(timestamp: object) -> list[datetime]:
     return []
 
 
-def _refuse_fallback(dump: PerfDump) -> None:
+def refuse_fallback(dump: PerfDump) -> None:
     reason = dump.config.get("fallback_reason") or dump.environment.get("fallback_reason")
     if reason:
         raise EvidenceError("FALLBACK", f"the arm fell back to another backend: {redact(str(reason))}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,11 +23,12 @@ from fuseproof.harness.campaign.arm_lineage import ArmLineage, lineage_from
 from fuseproof.harness.campaign.arm_places import ArmPlace
 from fuseproof.harness.campaign.inputs import InputFile, keep_inputs
 from fuseproof.harness.campaign.origin import Origin
+from fuseproof.harness.campaign.plan_source import PlanSource
 from fuseproof.harness.campaign.plausibility import CampaignWarning
 from fuseproof.harness.campaign.records import DAMAGED_STEP, SLOT_SCHEMA, SlotRecord
 from fuseproof.harness.machine.redaction import redact
 from fuseproof.harness.perf.fields import read_json_object
-from fuseproof.schedules.order import SLOTS_PER_BLOCK, Orientation
+from fuseproof.schedules.order import Orientation
 from fuseproof.schedules.plan import Plan, plan_from
 
 CAMPAIGN_SCHEMA = "fuseproof.campaign/1"
@@ -89,6 +91,7 @@ class Campaign:
     """A campaign folder in memory. Made by :meth:`create` or :meth:`open`; ``save_*`` methods write through.
 
     Every slot runs in ``working_directory``, where the campaign was begun, so that relative paths keep their meaning.
+    Several threads may work on one campaign: one of them at a time reads or changes its slots.
     ``warnings`` are of the cells that were run to their end.
     """
 
@@ -105,12 +108,19 @@ class Campaign:
     inputs: tuple[InputFile, ...] = ()
     origin: Origin | None = None
     """Of an imported campaign."""
+    added_blocks: tuple[int, ...] = ()
+    """How many blocks a cell each later session asked for beyond the plan; the plan itself never changes."""
+    plan_source: PlanSource | None = None
+    """The stored campaign that the plan was taken from."""
     lineage: Mapping[str, ArmLineage] = field(default_factory=dict)
     """Arm letter → where its code came from when the campaign began."""
     present_lineage: Mapping[str, ArmLineage] = field(default_factory=dict)
     places: Mapping[str, ArmPlace] = field(default_factory=dict)
     """Of the session that runs: where its slots run, and the lineage they record; neither is stored."""
+    slot_variables: Mapping[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
+    """Cell and arm letter → what the session adds to the environment of its slots; they record it."""
     _records: dict[str, SlotRecord] = field(default_factory=dict)
+    _lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -207,38 +217,74 @@ class Campaign:
             warnings=tuple(CampaignWarning(**item) for item in values.get("warnings", [])),
             inputs=tuple(InputFile(**item) for item in values.get("inputs", [])),
             origin=Origin.from_json(values["origin"], str(source)) if "origin" in values else None,
+            plan_source=PlanSource.from_json(values["from"], str(source)) if "from" in values else None,
             lineage=lineage_from(values.get("lineage", {}), str(source)),
+            added_blocks=tuple(int(number) for number in values.get("added_blocks", ())),
         )
+
+    def blocks_wanted(self, cell: str) -> int:
+        """How many blocks a cell gets: those of the plan and all that were added."""
+        return self.plan.blocks_of(cell) + sum(self.added_blocks)
+
+    def missing_blocks(self, cell: str) -> list[int]:
+        """The numbers of a cell's blocks that are still to run."""
+        whole = {found.block for found in self.complete_blocks(cell)}
+        return [number for number in range(1, self.blocks_wanted(cell) + 1) if number not in whole]
+
+    def note_added_blocks(self, number: int) -> None:
+        """Every cell gets so many blocks more; written to ``campaign.json``."""
+        with self._lock:
+            self.added_blocks = (*self.added_blocks, number)
+            self._save_index()
 
     def begin_session(self, started: str, command: Sequence[str], environment: Mapping[str, Any]) -> None:
         """Note that the program was called again on this folder; marks the campaign as running."""
-        self.sessions.append(Session(started, tuple(command), __version__, environment))
-        self.save_status("running")
+        with self._lock:
+            self.sessions.append(Session(started, tuple(command), __version__, environment))
+            self.save_status("running")
 
     def slots(self) -> list[SlotRecord]:
         """Every slot ever started here, in the order they were started, superseded ones included."""
-        return list(self._records.values())
+        with self._lock:
+            return list(self._records.values())
 
     def save_slot(self, record: SlotRecord) -> None:
         """Write the slot's ``result.json``, then the index."""
-        self._write_result(record)
-        self._save_index()
+        with self._lock:
+            self._write_result(record)
+            self._save_index()
 
     def save_slots(self, records: Iterable[SlotRecord]) -> None:
         """Write many slots' ``result.json``, and the index once."""
-        for record in records:
-            self._write_result(record)
-        self._save_index()
+        with self._lock:
+            for record in records:
+                self._write_result(record)
+            self._save_index()
+
+    def take_in(self, records: Iterable[SlotRecord]) -> None:
+        """Know slots whose ``result.json`` another process of this campaign has written, and write the index."""
+        with self._lock:
+            self._records.update((record.id, record) for record in records)
+            self._save_index()
+
+    def read_block(self, cell: str, block: int) -> None:
+        """Take in what lies on disk of a block that another process worked on, whatever became of it."""
+        folder = self.directory / "slots" / cell
+        names = (f"{block:02d}-*/{RESULT_FILE}", f"{block:02d}.*-*/{RESULT_FILE}")
+        found = sorted(path for name in names for path in folder.glob(name))
+        self.take_in([SlotRecord.from_json(read_json_object(path), str(path)) for path in found])
 
     def save_warnings(self, cell: str, warnings: Sequence[CampaignWarning]) -> None:
         """Put ``warnings`` in the place of what was known of a cell, and write ``campaign.json``."""
-        self.warnings = (*(known for known in self.warnings if known.cell != cell), *warnings)
-        self._save_index()
+        with self._lock:
+            self.warnings = (*(known for known in self.warnings if known.cell != cell), *warnings)
+            self._save_index()
 
     def save_status(self, status: CampaignStatus) -> None:
         """Write ``campaign.json`` with a new status."""
-        self.status = status
-        self._save_index()
+        with self._lock:
+            self.status = status
+            self._save_index()
 
     def slot_directory(self, slot_id: str) -> Path:
         """The folder of a slot."""
@@ -251,12 +297,12 @@ class Campaign:
     def complete_blocks(self, cell: str) -> list[BlockSlots]:
         """The blocks of a cell that count: four usable slots of one attempt, in block order."""
         groups: dict[tuple[int, int], list[SlotRecord]] = defaultdict(list)
-        for slot in self._records.values():
+        for slot in self.slots():
             if slot.cell == cell and slot.is_usable:
                 groups[slot.block, slot.attempt].append(slot)
         blocks = []
         for (block, attempt), members in sorted(groups.items()):
-            if len(members) == SLOTS_PER_BLOCK:
+            if len(members) == self.plan.slots_per_block:
                 ordered = tuple(sorted(members, key=lambda slot: slot.position))
                 blocks.append(BlockSlots(cell, block, attempt, ordered[0].orientation, ordered))
         return blocks
@@ -267,20 +313,21 @@ class Campaign:
     def has_finished_slot(self, cell: str, arm: str) -> bool:
         """Whether an arm ever finished a slot of this cell, warm-up slots included."""
         finished = ("done", "superseded")
-        return any(slot.cell == cell and slot.arm == arm and slot.state in finished for slot in self._records.values())
+        return any(slot.cell == cell and slot.arm == arm and slot.state in finished for slot in self.slots())
 
     def supersede_block(self, cell: str, block: int, reason: str) -> None:
         """Mark the finished slots of a block that starts again; what they measured stays on disk."""
-        for slot in self._of_block(cell, block):
-            if slot.state == "done":
-                self._write_result(slot.with_facts(state="superseded", reason_code="SUPERSEDED", reason=reason))
-            elif slot.state == "running":
-                cause = "the campaign ended without a word while this slot ran"
-                self._write_result(slot.with_facts(state="interrupted", reason_code="INTERRUPTED", reason=cause))
-        self._save_index()
+        cause = "the campaign ended without a word while this slot ran"
+        with self._lock:
+            for slot in self._of_block(cell, block):
+                if slot.state == "done":
+                    self._write_result(slot.with_facts(state="superseded", reason_code="SUPERSEDED", reason=reason))
+                elif slot.state == "running":
+                    self._write_result(slot.with_facts(state="interrupted", reason_code="INTERRUPTED", reason=cause))
+            self._save_index()
 
     def _of_block(self, cell: str, block: int) -> list[SlotRecord]:
-        return [slot for slot in self._records.values() if slot.cell == cell and slot.block == block]
+        return [slot for slot in self.slots() if slot.cell == cell and slot.block == block]
 
     def _write_result(self, record: SlotRecord) -> None:
         write_json(self.directory / record.directory / RESULT_FILE, record.to_json())
@@ -304,7 +351,9 @@ class Campaign:
             "sessions": [session.to_json() for session in self.sessions],
             "warnings": [dataclasses.asdict(warning) for warning in self.warnings],
             "inputs": [dataclasses.asdict(file) for file in self.inputs],
+            **({"added_blocks": list(self.added_blocks)} if self.added_blocks else {}),
             **({"origin": self.origin.to_json()} if self.origin is not None else {}),
+            **({"from": self.plan_source.to_json()} if self.plan_source is not None else {}),
             **({"lineage": {arm: known.to_json() for arm, known in self.lineage.items()}} if self.lineage else {}),
             "slots": [{key: getattr(slot, key) for key in _INDEX_KEYS} for slot in self._records.values()],
         }

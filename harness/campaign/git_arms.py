@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from pathlib import Path
 
 from fuseproof.errors import FuseproofError, UsageError
@@ -22,10 +23,8 @@ from fuseproof.harness.campaign.arms import refuse_missing_program
 from fuseproof.harness.campaign.git_repository import open_repository
 from fuseproof.harness.campaign.worktrees import Setup, Worktree, make, worktree_of
 from fuseproof.harness.machine.redaction import redact
-from fuseproof.schedules.order import ArmLetter
 from fuseproof.schedules.plan import Arm, Plan
 
-LETTERS: tuple[ArmLetter, ...] = ("A", "B")
 OWN_MODULE = "fuseproof"
 
 
@@ -48,7 +47,7 @@ def resolve_arms(
     unknown ref, no repository, or two refs that are one commit.
     """
     found: dict[str, Worktree] = {}
-    for letter in LETTERS:
+    for letter in plan.letters:
         arm = plan.arm(letter)
         if arm.ref is None:
             continue
@@ -65,10 +64,10 @@ def planned_places(
     plan: Plan, worktrees: Mapping[str, Worktree], space: Path, working_directory: Path
 ) -> dict[str, ArmPlace]:
     """Where each arm will run, with caches of its own in ``space``; nothing when both arms are plain."""
-    if not worktrees and all(plan.arm(letter).python is None for letter in LETTERS):
+    if not worktrees and all(plan.arm(letter).python is None for letter in plan.letters):
         return {}
     places: dict[str, ArmPlace] = {}
-    for letter in LETTERS:
+    for letter in plan.letters:
         arm, worktree = plan.arm(letter), worktrees.get(letter)
         tree = None if worktree is None else worktree.tree
         caches = cache_variables(space / letter, os.environ)
@@ -88,7 +87,7 @@ def prepare_arms(plan: Plan, worktrees: Mapping[str, Worktree], space: Path, wor
     lineage: dict[str, ArmLineage] = {}
     logs: dict[str, Path] = {}
     modules: dict[str, Path] = {}
-    for letter in LETTERS:
+    for letter in plan.letters:
         arm, place = plan.arm(letter), places.get(letter, ArmPlace())
         worktree = worktrees.get(letter)
         known = plain_lineage(arm, working_directory) if worktree is None else _made(arm, worktree, place, logs, letter)
@@ -110,7 +109,7 @@ def moved_refs(plan: Plan, worktrees: Mapping[str, Worktree]) -> list[str]:
     """Sentences about refs that have moved since the campaign began; its slots keep their commits."""
     told = []
     for letter, worktree in worktrees.items():
-        ref = plan.arm("A" if letter == "A" else "B").ref or ""
+        ref = plan.arm(letter).ref or ""
         try:
             now = worktree.repository.resolve(ref)
         except UsageError:
@@ -134,12 +133,12 @@ def _setup_key(arm: Arm) -> str | None:
 
 
 def _refuse_one_commit(plan: Plan, worktrees: Mapping[str, Worktree]) -> None:
-    if len(worktrees) < 2 or worktrees["A"].commit != worktrees["B"].commit:
-        return
-    baseline, candidate = plan.arms.baseline, plan.arms.candidate
-    if baseline.ref != candidate.ref:
+    for first, second in combinations(worktrees, 2):
+        one, other = plan.arm(first), plan.arm(second)
+        if worktrees[first].commit != worktrees[second].commit or one.ref == other.ref:
+            continue
         raise UsageError(
-            f"{baseline.ref} and {candidate.ref} are the same commit, {worktrees['A'].commit[:12]}, so both arms would "
+            f"{one.ref} and {other.ref} are the same commit, {worktrees[first].commit[:12]}, so both arms would "
             "run the same code.",
             next_step="Name another ref, or pass --aa to measure the noise; if only flags differ, give both one ref.",
         )
@@ -188,5 +187,5 @@ def _remarks(plan: Plan, lineage: Mapping[str, ArmLineage]) -> list[str]:
         f"the tree of {known.ref} leaves {len(known.submodules)} submodules empty ({known.submodules[0]}); a setup of "
         "`git submodule update --init --recursive` fills them"
         for letter, known in lineage.items()
-        if known.submodules and "submodule" not in (plan.arm("A" if letter == "A" else "B").setup or "")
+        if known.submodules and "submodule" not in (plan.arm(letter).setup or "")
     ]

@@ -23,6 +23,13 @@ QUERY_LIMIT_S = 60.0
 CHECKOUT_LIMIT_S = 1800.0
 MOST_SUGGESTIONS = 5
 LINK_MODE = "120000"
+HONEST = (
+    *("-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false", "-c", "core.ignoreStat=false"),
+    *("-c", "core.trustctime=true", "-c", "core.checkStat=default", "-c", "core.fileMode=true"),
+)
+"""Settings under which git looks at every file itself, whatever the repository says."""
+_SEEN_TAGS = ("H ", "C ", "M ", "R ", "K ", "? ")
+"""``git ls-files -v`` writes a small letter for assume-unchanged, and S for skip-worktree."""
 _STEERING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_PREFIX")
 
 
@@ -88,12 +95,19 @@ class GitRepository:
     def state(self) -> TreeState:
         """HEAD and the local changes of the tree; byte code is not counted as one."""
         commit = git(self.top, "rev-parse", "HEAD").strip()
-        changed = _names(git(self.top, "diff", "--name-only", "-z", "HEAD"))
+        changed = _names(git(self.top, *HONEST, "diff", "--name-only", "-z", "HEAD"))
         untracked = _names(git(self.top, "ls-files", "-z", "--others", "--exclude-standard"))
-        difference = git(self.top, "diff", "HEAD") if changed else ""
+        difference = git(self.top, *HONEST, "diff", "HEAD") if changed else ""
         sources = tuple(name for name in untracked if "__pycache__" not in name.split("/"))
         diff_sha256 = hashlib.sha256(difference.encode()).hexdigest() if difference else None
         return TreeState(commit, diff_sha256, changed, sources)
+
+    def hidden_files(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What :meth:`state` does not look at: ignored files, and tracked ones marked as never to be looked at."""
+        everything = _names(git(self.top, *HONEST, "ls-files", "-z", "--others"))
+        ignored = {*everything} - {*_names(git(self.top, "ls-files", "-z", "--others", "--exclude-standard"))}
+        marked = (entry for entry in _names(git(self.top, "ls-files", "-z", "-v")) if not entry.startswith(_SEEN_TAGS))
+        return tuple(sorted(ignored)), tuple(entry[2:] for entry in marked)
 
     def add_worktree(self, tree: Path, commit: str) -> None:
         """Check ``commit`` out into the new folder ``tree``; :class:`FuseproofError` quotes git where that fails."""

@@ -59,12 +59,37 @@ class CardsAtRest:
     baseline_mib: Mapping[str, float] = field(default_factory=dict)
     foreign: tuple[str, ...] = ()
     reason: str | None = None
+    mps: tuple[str, ...] = ()
+    """Servers of CUDA's multi-process service: what their clients do cannot be told apart."""
+
+
+@dataclass(frozen=True)
+class SlotDevice:
+    """Where a slot ran when blocks run side by side: the one GPU it was given, and the cluster's node it is in.
+
+    ``uuid`` is None where the driver gives none, and all three are None where a block was given no GPU. ``node`` is
+    the Ray cluster's own name for the machine; None where the campaign ran on one machine.
+    """
+
+    uuid: str | None = None
+    index: int | None = None
+    name: str | None = None
+    node: str | None = None
+
+    @property
+    def card(self) -> str | None:
+        """The card as it is told apart from others: its UUID, else its index on its node; None without a GPU."""
+        if self.uuid is not None or self.index is None:
+            return self.uuid
+        return f"GPU {self.index}" + (f" of node {self.node}" if self.node else "")
 
 
 @dataclass(frozen=True)
 class SlotGpu:
     """The GPUs of one slot. ``reason`` says what could not be read, ``phase_source`` where the phases come from.
 
+    ``interval_s`` is the median time between two samples of one card, ``longest_gap_s`` the longest, over all cards;
+    both are None with fewer than two samples.
     ``cpu_share`` is the sampler's own processor time as a share of all usable cores' while it sampled.
     """
 

@@ -20,6 +20,7 @@ from fuseproof.harness.campaign.gpu_records import CardsAtRest
 from fuseproof.harness.campaign.gpu_telemetry import PROGRAM, GpuSampler
 from fuseproof.harness.machine.gpu_check import IDLE_MEMORY_MIB
 from fuseproof.harness.machine.gpu_sampling import ONCE
+from fuseproof.harness.machine.nvml import MPS_SERVER
 
 LOOK_LIMIT_S = 10.0
 REST_LIMIT_S = 30.0
@@ -34,6 +35,8 @@ class CardsLook:
     used_mib: Mapping[str, float] = field(default_factory=dict)
     processes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     reason: str | None = None
+    mps: tuple[str, ...] = ()
+    """CUDA's own servers, which are nobody's work: ``MPS server 77 on GPU-...``; not among ``processes``."""
 
 
 def look_at_cards(uuids: Sequence[str], program: Sequence[str] = PROGRAM, limit_s: float = LOOK_LIMIT_S) -> CardsLook:
@@ -63,6 +66,7 @@ def read_look(text: str) -> CardsLook:
     """The lines of the side program's single look; lines that say nothing usable are left out."""
     used: dict[str, float] = {}
     processes: dict[str, tuple[int, ...]] = {}
+    mps: list[str] = []
     reason = None
     for line in text.splitlines():
         try:
@@ -75,8 +79,11 @@ def read_look(text: str) -> CardsLook:
             used[uuid] = float(values["memory_used_mib"])
         found = values.get("processes")
         if isinstance(found, list):
-            processes[uuid] = tuple(int(one["pid"]) for one in found)
-    return CardsLook(used, processes, reason or (None if used else "NVML does not tell how much memory is in use"))
+            servers = [int(one["pid"]) for one in found if MPS_SERVER in str(one.get("name"))]
+            processes[uuid] = tuple(int(one["pid"]) for one in found if int(one["pid"]) not in servers)
+            mps += [f"MPS server {pid} on {uuid}" for pid in servers]
+    reason = reason or (None if used else "NVML does not tell how much memory is in use")
+    return CardsLook(used, processes, reason, tuple(mps))
 
 
 @dataclass
@@ -130,6 +137,7 @@ class GpuWatch:
                     baseline_mib=dict(baseline.used_mib),
                     foreign=() if is_too_late else _holders(seen),
                     reason=seen.reason or baseline.reason,
+                    mps=seen.mps,
                 )
             self.sleep(POLL_S)
 

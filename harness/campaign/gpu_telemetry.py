@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -141,11 +142,11 @@ def read_recording(text: str) -> GpuRecording:
 
 def slot_gpu(recording: GpuRecording, phases: SlotPhases) -> SlotGpu:
     """The recording summed up card by card and phase by phase, for ``result.json``."""
-    uuids = list(dict.fromkeys(str(sample["gpu"]) for sample in recording.samples))
+    gaps = _gaps_s(recording.samples)
     return SlotGpu(
         cards=conditions_of(_tagged(recording.samples, phases)),
-        interval_s=INTERVAL_S if recording.samples else None,
-        longest_gap_s=_longest_gap_s(recording.samples, uuids[0]) if uuids else None,
+        interval_s=round(statistics.median(gaps), 3) if gaps else None,
+        longest_gap_s=round(max(gaps), 3) if gaps else None,
         cpu_share=recording.cpu_share,
         phase_source=phases.source,
         reason=recording.reason,
@@ -164,7 +165,7 @@ def telemetry_lines(recording: GpuRecording, phases: SlotPhases, began_monotonic
     ]
     yield {
         "gpu_sampling": {
-            "interval_s": INTERVAL_S,
+            "shortest_interval_s": INTERVAL_S,
             "reason": recording.reason,
             "cost": dict(recording.cost),
             "phase_source": phases.source,
@@ -188,11 +189,18 @@ def conditions_of(lines: Iterable[Mapping[str, Any]]) -> tuple[CardConditions, .
     )
 
 
+def has_worked(card: CardConditions) -> bool:
+    """Whether a card worked in some phase of its slot."""
+    return any(_worked(phase) for phase in card.phases.values())
+
+
 def working_cards(gpu: SlotGpu | None) -> list[CardConditions]:
-    """The cards that worked during the slot: an idle one beside them has another clock, which means nothing."""
+    """The cards that worked during one slot, for what is decided when it ends; all, where none is known to have.
+
+    What compares slots chooses the cards once for all of them: :mod:`fuseproof.harness.analysis.judged_cards`.
+    """
     cards = gpu.cards if gpu is not None else ()
-    working = [card for card in cards if any(_worked(phase) for phase in card.phases.values())]
-    return working or list(cards)
+    return [card for card in cards if has_worked(card)] or list(cards)
 
 
 def _worked(phase: PhaseConditions) -> bool:
@@ -239,10 +247,12 @@ def _tagged(samples: Iterable[Mapping[str, Any]], phases: SlotPhases) -> Iterabl
         yield {**sample, "phase": phases.at(float(sample["monotonic_s"]))}
 
 
-def _longest_gap_s(samples: Iterable[Mapping[str, Any]], uuid: str) -> float | None:
-    moments = [float(sample["monotonic_s"]) for sample in samples if sample["gpu"] == uuid]
-    gaps = [later - earlier for earlier, later in itertools.pairwise(moments)]
-    return round(max(gaps), 3) if gaps else None
+def _gaps_s(samples: Iterable[Mapping[str, Any]]) -> list[float]:
+    """The times between two samples of one card, of every card."""
+    moments: dict[str, list[float]] = {}
+    for sample in samples:
+        moments.setdefault(str(sample["gpu"]), []).append(float(sample["monotonic_s"]))
+    return [later - earlier for own in moments.values() for earlier, later in itertools.pairwise(own)]
 
 
 def _mean(samples: Iterable[Mapping[str, Any]], key: str) -> float | None:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fuseproof.errors import FuseproofError, UsageError
-from fuseproof.harness.campaign.arms import generate_words
+from fuseproof.harness.campaign.arms import generate_words, shared_words, takes_flags
 from fuseproof.harness.machine.redaction import redact
 from fuseproof.harness.media.files import file_sha256
-from fuseproof.schedules.plan import Plan
+from fuseproof.schedules.plan import Arm, Cell, Plan
 
 INPUTS_FOLDER = "inputs"
 INPUT_FLAGS = ("--fastpaths-from", "--image-path", "--image-paths", "--prompt-path", "--certificate", "--config")
@@ -55,9 +55,8 @@ def flag_values(words: Sequence[str], flags: Sequence[str] = INPUT_FLAGS) -> Ite
 def refuse_missing_inputs(plan: Plan, working_directory: Path) -> None:
     """Raise :class:`UsageError` naming cell, arm and flag for a file that is not there; URLs are not looked up."""
     for cell in plan.cells:
-        for role, arm in (("baseline", plan.arms.baseline), ("candidate", plan.arms.candidate)):
-            words = () if arm.command is not None else generate_words(arm, cell, Path("perf.json"), Path("outputs"))
-            for flag, value in flag_values(words):
+        for role, arm in plan.arms.by_key.items():
+            for flag, value in flag_values(_words_of(arm, cell)):
                 if _is_file_name(value) and not (working_directory / value).is_file():
                     raise UsageError(
                         f"Cell {cell.name}, {role}: {flag} {value} is no file.",
@@ -73,12 +72,21 @@ def keep_inputs(plan: Plan, working_directory: Path, campaign_directory: Path) -
     named = {
         value: None
         for cell in plan.cells
-        for arm in (plan.arms.baseline, plan.arms.candidate)
-        if arm.command is None
-        for _, value in flag_values(generate_words(arm, cell, Path("perf.json"), Path("outputs")))
+        for arm in plan.arms.all
+        for _, value in flag_values(_words_of(arm, cell))
         if _is_file_name(value)
     }
     return tuple(_kept(value, working_directory / value, campaign_directory) for value in named)
+
+
+def _words_of(arm: Arm, cell: Cell) -> tuple[str, ...]:
+    """The flags of an arm as far as they are known: a command's are the cell's, and only in the present folder."""
+    if arm.command is None:
+        return generate_words(arm, cell, Path("perf.json"), Path("outputs"))
+    words = shared_words(cell.flags) if takes_flags(arm) else ()
+    if arm.ref is None:
+        return words
+    return tuple(word for flag, value in flag_values(words) if Path(value).is_absolute() for word in (flag, value))
 
 
 def _is_file_name(value: str) -> bool:

@@ -61,9 +61,20 @@ def campaign_locks(directory: Path, devices: Sequence[str]) -> Iterator[None]:
     folder_key = f"folder-{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}"
     with contextlib.ExitStack() as stack:
         stack.enter_context(_lock(folder_key, f"the campaign folder {directory}", path))
+        stack.enter_context(device_locks(devices, path))
+        yield
+
+
+@contextlib.contextmanager
+def device_locks(devices: Sequence[str], campaign: str) -> Iterator[None]:
+    """Hold the locks of devices of this machine; ``campaign`` is what the next one is told about their holder.
+
+    Raises :class:`InvalidMeasurementError` naming the holder when another campaign has one of them.
+    """
+    with contextlib.ExitStack() as stack:
         for device in sorted(set(devices)):
             key = "device-" + re.sub(r"[^A-Za-z0-9-]", "_", device)
-            stack.enter_context(_lock(key, f"the device {device}", path))
+            stack.enter_context(_lock(key, f"the device {device}", campaign))
         yield
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from fuseproof.harness.campaign.evidence import EvidenceError
-from fuseproof.harness.campaign.records import SlotRecord, SlotTimes
+from fuseproof.harness.campaign.records import SlotRecord, SlotTimes, arms_of
+from fuseproof.schedules.order import ArmLetter, arm_word
 
 WALL_TOLERANCE_S = 0.05
 """How much longer than its process an arm's own time may be: two clocks, read at two moments."""
@@ -19,11 +19,11 @@ WALL_TOLERANCE_S = 0.05
 
 @dataclass(frozen=True)
 class CampaignWarning:
-    """Something about an arm of a cell that a reader of its numbers should know. ``arm`` is A or B."""
+    """Something about an arm of a cell that a reader of its numbers should know. ``arm`` is its letter."""
 
     code: str
     cell: str
-    arm: Literal["A", "B"]
+    arm: ArmLetter
     detail: str
     next_step: str
 
@@ -41,12 +41,11 @@ def refuse_impossible_times(times: SlotTimes, wall_s: float) -> None:
 def identical_times(cell: str, runs: Sequence[SlotRecord]) -> tuple[CampaignWarning, ...]:
     """One warning an arm whose runs all claim the same times to the digit. ``runs`` are the slots that count."""
     found = []
-    letters: tuple[Literal["A", "B"], ...] = ("A", "B")
-    for letter in letters:
+    for letter in arms_of(runs):
         claims = [(run.times.worker_s, run.times.denoise_s, run.times.client_s) for run in runs if run.arm == letter]
         if len(claims) < 2 or len(set(claims)) > 1 or claims[0][0] is None:
             continue
-        arm = "baseline" if letter == "A" else "candidate"
+        arm = arm_word(letter)
         found.append(
             CampaignWarning(
                 code="IDENTICAL_TIMES",

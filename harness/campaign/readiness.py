@@ -28,19 +28,20 @@ class Readiness:
 
     def refuse_busy_machine(self) -> None:
         """Raise :class:`InvalidMeasurementError` when others use the processor or a visible GPU."""
-        self._refuse_busy_gpus()
+        self.refuse_busy_gpus()
         activity = sample_activity()
-        share = activity.other_cpu_cores / activity.usable_cores
-        if share <= busy_threshold(activity.usable_cores):
+        share = activity.other_cpu_cores / activity.cores
+        if share <= busy_threshold(activity.cores):
             return
         named = ", ".join(str(process) for process in activity.worst)
         raise InvalidMeasurementError(
-            f"Other processes use {activity.other_cpu_cores:.1f} of {activity.usable_cores} cores"
+            f"Other processes use {activity.other_cpu_cores:.1f} of {activity.cores_text}"
             f"{f': {named}' if named else ''}.",
             next_step=f"Wait until they are done or end them, then start again, {_ALLOW}",
         )
 
-    def _refuse_busy_gpus(self) -> None:
+    def refuse_busy_gpus(self) -> None:
+        """Raise :class:`InvalidMeasurementError` when others use a visible GPU."""
         visible, _ = visible_gpus(self.gpus.gpus, self.cuda_visible_devices)
         for gpu in visible:
             holders = [process for process in self.gpus.processes if process.gpu_uuid in (gpu.uuid, *gpu.mig_devices)]
@@ -72,10 +73,13 @@ def unwatched_gpus_remark(gpus: GpuSurvey, program: str = "nvidia-smi") -> str |
 def refuse_leftovers(campaign: Campaign) -> None:
     """Raise :class:`InvalidMeasurementError` when a slot of a crashed session still runs.
 
-    A process id is only believed when its process is the leader of its own group and began when the slot did.
+    A process id is only believed when its process is the leader of its own group and began when the slot did. A group
+    whose processes have all ended is over, even where nobody collects them, as in a container without an init.
     """
     for slot in campaign.slots():
-        if slot.state == "running" and slot.pid is not None and _is_the_slot(slot.pid, slot.started_unix_s):
+        if slot.state != "running" or slot.pid is None or not _is_the_slot(slot.pid, slot.started_unix_s):
+            continue
+        if _has_living_process(slot.pid):
             raise InvalidMeasurementError(
                 f"Slot {slot.id} of the earlier session still runs as process {slot.pid}.",
                 next_step=f"End it with: kill -- -{slot.pid}",
@@ -89,3 +93,13 @@ def _is_the_slot(pid: int, started_unix_s: float | None) -> bool:
     except (ProcessLookupError, psutil.Error):
         return False
     return is_leader and started_unix_s is not None and abs(began - started_unix_s) < 5.0
+
+
+def _has_living_process(group: int) -> bool:
+    for process in psutil.process_iter(["status"]):
+        try:
+            if process.info["status"] != psutil.STATUS_ZOMBIE and os.getpgid(process.pid) == group:
+                return True
+        except ProcessLookupError:
+            continue
+    return False

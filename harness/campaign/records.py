@@ -7,7 +7,7 @@ A record is complete whatever became of its slot. Numbers an arm does not give a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from functools import cache
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from fuseproof.errors import FuseproofError
-from fuseproof.harness.campaign.gpu_records import SlotGpu
+from fuseproof.harness.campaign.gpu_records import SlotDevice, SlotGpu
 from fuseproof.schedules.order import ArmLetter, Orientation, PlannedSlot, SlotKind
 
 SLOT_SCHEMA = "fuseproof.slot/1"
@@ -132,6 +132,8 @@ class SlotRecord:
     outputs: tuple[SlotOutput, ...] = ()
     contention: Contention = dataclasses.field(default_factory=Contention)
     gpu: SlotGpu | None = None
+    device: SlotDevice | None = None
+    """Of a campaign whose blocks run side by side; None where a slot saw every GPU that the campaign sees."""
     work: Mapping[str, Any] | None = None
     fastpaths: Mapping[str, Any] | None = None
     lineage: Mapping[str, Any] | None = None
@@ -188,6 +190,11 @@ class SlotRecord:
             problem = error.errors()[0]
             key = ".".join(str(part) for part in problem["loc"])
             raise FuseproofError(f"{source}: key {key}: {problem['msg']}", next_step=DAMAGED_STEP) from error
+
+
+def arms_of(runs: Iterable[SlotRecord]) -> tuple[ArmLetter, ...]:
+    """The letters of the arms that these slots ran, in order."""
+    return tuple(sorted({run.arm for run in runs}))
 
 
 @cache

@@ -19,7 +19,7 @@ from fuseproof.harness.campaign.plausibility import identical_times
 from fuseproof.harness.campaign.records import SlotRecord
 from fuseproof.harness.campaign.slots import SlotExecutor
 from fuseproof.harness.machine.activity import named_process
-from fuseproof.schedules.order import PlannedSlot, orientation, timed_slots, warmup_slots
+from fuseproof.schedules.order import PlannedSlot, timed_slots, warmup_slots
 from fuseproof.schedules.plan import Cell
 
 UNLUCKY_CODES = frozenset({"KILLED", "HW_SLOWDOWN"})
@@ -63,19 +63,18 @@ class Outcome:
     failures: tuple[SlotRecord, ...] = ()
 
 
-class _InterruptedError(Exception):
+class SessionInterruptedError(Exception):
     """The session ends here; everything is saved."""
 
 
 @dataclass
 class CampaignRunner:
-    """Runs what a campaign still lacks. One instance is one session."""
+    """Runs what a campaign still lacks, one block after the other. One instance is one session."""
 
     campaign: Campaign
     executor: SlotExecutor
     observer: CampaignObserver = field(default_factory=SilentObserver)
     interrupts: Interrupts = field(default_factory=Interrupts)
-    _needs_warmup: bool = True
 
     def run(self) -> Outcome:
         """Run every missing block and leave the campaign's status on disk.
@@ -83,14 +82,14 @@ class CampaignRunner:
         Raises :class:`FuseproofError` when the folder cannot be written; the campaign can then be resumed.
         """
         self.observer.campaign_started(self.campaign)
+        loop = BlockLoop(self.campaign, self.executor, self.observer, self.interrupts)
         failures: list[SlotRecord] = []
         try:
             for cell in self.campaign.plan.cells:
-                self._needs_warmup = True
-                failure = self._run_cell(cell)
+                failure = self._run_cell(loop, cell)
                 failures += [failure] if failure else []
-                self._warn_of_cell(cell)
-        except _InterruptedError:
+                warn_of_cell(self.campaign, cell, self.observer)
+        except SessionInterruptedError:
             return self._finish(Outcome("interrupted", tuple(failures)))
         return self._finish(Outcome("failed" if failures else "complete", tuple(failures)))
 
@@ -98,25 +97,33 @@ class CampaignRunner:
         self.campaign.save_status(outcome.status)
         return outcome
 
-    def _warn_of_cell(self, cell: Cell) -> None:
-        counted = [slot for block in self.campaign.complete_blocks(cell.name) for slot in block.slots]
-        warnings = (*identical_times(cell.name, counted), *cold_caches(cell.name, counted))
-        self.campaign.save_warnings(cell.name, warnings)
-        for warning in warnings:
-            self.observer.remark(f"warning: {warning.detail}")
-
-    def _run_cell(self, cell: Cell) -> SlotRecord | None:
+    def _run_cell(self, loop: BlockLoop, cell: Cell) -> SlotRecord | None:
         """Run a cell's missing blocks in order; the slot that ended the cell, or None when it is complete."""
-        for block in range(1, self.campaign.plan.blocks_of(cell.name) + 1):
-            if self.campaign.has_complete_block(cell.name, block):
-                continue
-            failure = self._run_block(cell, block)
+        for block in self.campaign.missing_blocks(cell.name):
+            failure = loop.run_block(cell, block)
             if failure is not None:
                 return failure
         return None
 
-    def _run_block(self, cell: Cell, block: int) -> SlotRecord | None:
-        """Try a block until it is whole; the last lost slot when the plan's retries are used up."""
+
+@dataclass
+class BlockLoop:
+    """One lane: runs whole blocks, one after the other, and knows for which cell it is warm.
+
+    ``warm_cell`` is the cell whose block has just ended whole here; any other cell's block begins with the warm-up.
+    """
+
+    campaign: Campaign
+    executor: SlotExecutor
+    observer: CampaignObserver = field(default_factory=SilentObserver)
+    interrupts: Interrupts = field(default_factory=Interrupts)
+    warm_cell: str | None = None
+
+    def run_block(self, cell: Cell, block: int) -> SlotRecord | None:
+        """Try a block until it is whole; the last lost slot when the plan's retries are used up.
+
+        Raises :class:`SessionInterruptedError` when the session is to end.
+        """
         tries = 1 + self.campaign.plan.retries
         for tried in range(1, tries + 1):
             attempt = self.campaign.attempts(cell.name, block) + 1
@@ -125,7 +132,7 @@ class CampaignRunner:
             failure = self._try_block(cell, block, attempt)
             if failure is None:
                 return None
-            self._needs_warmup = True
+            self.warm_cell = None
             if tried == tries or not self._may_help_to_repeat(failure):
                 self.observer.remark(f"{cell.name} is given up: {failure_remark(failure, self.campaign)}")
                 return failure
@@ -137,12 +144,12 @@ class CampaignRunner:
         """Run one attempt; the slot that spoilt it, or None."""
         for slot in self._slots_of(cell, block, attempt):
             if self.interrupts.requested:
-                raise _InterruptedError
+                raise SessionInterruptedError
             self.observer.slot_started(slot)
             record = self.executor.execute(self.campaign, slot, self.interrupts)
             self.observer.slot_finished(record)
             if record.state == "interrupted":
-                raise _InterruptedError
+                raise SessionInterruptedError
             restless = restless_remark(record)
             if restless is not None:
                 self.observer.remark(restless)
@@ -150,12 +157,12 @@ class CampaignRunner:
                 return record
             if record.contention.busy and record.kind == "timed":
                 self.observer.remark(busy_remark(record))
-        self._needs_warmup = False
+        self.warm_cell = cell.name
         return None
 
     def _slots_of(self, cell: Cell, block: int, attempt: int) -> Iterator[PlannedSlot]:
-        direction = orientation(block - 1, self.campaign.plan.order)
-        if self._needs_warmup:
+        direction = self.campaign.plan.orientation(block - 1)
+        if self.warm_cell != cell.name:
             yield from warmup_slots(cell.name, block, attempt, direction, self.campaign.plan.warmup_slots)
         yield from timed_slots(cell.name, block, attempt, direction)
 
@@ -164,6 +171,15 @@ class CampaignRunner:
         if failure.reason_code == "USAGE":
             return False
         return failure.reason_code in UNLUCKY_CODES or self.campaign.has_finished_slot(failure.cell, failure.arm)
+
+
+def warn_of_cell(campaign: Campaign, cell: Cell, observer: CampaignObserver) -> None:
+    """Note in the campaign what is odd about a cell that has been run to its end, and say it."""
+    counted = [slot for block in campaign.complete_blocks(cell.name) for slot in block.slots]
+    warnings = (*identical_times(cell.name, counted), *cold_caches(cell.name, counted))
+    campaign.save_warnings(cell.name, warnings)
+    for warning in warnings:
+        observer.remark(f"warning: {warning.detail}")
 
 
 def failure_remark(record: SlotRecord, campaign: Campaign) -> str:

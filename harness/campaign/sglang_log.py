@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fuseproof.harness.campaign.records import SlotTimes
+from fuseproof.harness.perf import graphs
 from fuseproof.harness.perf.dump import PerfDump
 
 CLIENT_TICK_S = 0.01
 """sglang prints its client seconds with two decimals."""
+GRAPH_FLAG = "--enable-breakable-cuda-graph"
 LOG_FILES = ("stderr.log", "stdout.log")
 LARGEST_LOG_BYTES = 64 * 1024 * 1024
 
@@ -28,6 +31,10 @@ _FALLBACK = re.compile(
 )
 _COLD = re.compile(r"Warmup failed, so this request ran cold", re.IGNORECASE)
 _FAILED = re.compile(r"Generation failed:")
+_RECOMPILED = re.compile(
+    r"\[__recompiles(?:_verbose)?\]\s*Recompiling function|torch\._dynamo hit config\.(?:re)?compile_", re.IGNORECASE
+)
+"""What ``TORCH_LOGS=recompiles`` prints, and Dynamo's own word that it gave up; any program's log may hold them."""
 _CAPTURED = re.compile(r"\[Diffusion BCG\] captured", re.IGNORECASE)
 _MISSED = re.compile(
     r"\[Diffusion BCG\][^\n]*(?:capture failed|disabled|serving signature missed|requests run eager until restart)"
@@ -49,6 +56,8 @@ class SglangLog:
     graphs_captured: int = 0
     graphs_missed: int = 0
     fallback: str | None = None
+    recompilations: int = 0
+    """How often torch.compile compiled a function again; the log does not say when."""
     ran_cold: bool = False
     has_failed: bool = False
 
@@ -70,6 +79,7 @@ def read_sglang_log(text: str) -> SglangLog:
         graphs_captured=len(_CAPTURED.findall(text)),
         graphs_missed=len(_MISSED.findall(text)),
         fallback=None if fallback is None else fallback.group(0),
+        recompilations=len(_RECOMPILED.findall(text)),
         ran_cold=_COLD.search(text) is not None,
         has_failed=_FAILED.search(text) is not None,
     )
@@ -85,6 +95,22 @@ def with_client_time(times: SlotTimes, dump: PerfDump, log: SglangLog) -> SlotTi
     if times.client_s is not None or log.client_s is None or not log.is_of(dump):
         return times
     return dataclasses.replace(times, client_s=log.client_s)
+
+
+def doubt_of(log: SglangLog, command: Sequence[str], config: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Why a run may not be used by its own log: reason code and sentence. ``config`` is its dump's."""
+    if log.fallback:
+        return "FALLBACK", f"its log says {log.fallback!r}"
+    if log.has_failed:
+        return "INVALID_RUN", "its log says that the generation failed"
+    if log.ran_cold:
+        return "INVALID_RUN", "its log says that the warm-up failed, so the measured request ran cold"
+    if log.graphs_missed:
+        return "MISSING_GRAPH", "its log says that a CUDA graph was missed, refused or not captured"
+    asked = any(word in (GRAPH_FLAG, f"{GRAPH_FLAG}=true") for word in command) or config.get(graphs.FLAG)
+    if asked and not log.graphs_captured and log.client_s is not None:
+        return "MISSING_GRAPH", f"it asked for CUDA graphs ({GRAPH_FLAG}), and its log shows no capture"
+    return None
 
 
 def _last_seconds(pattern: re.Pattern[str], text: str) -> float | None:

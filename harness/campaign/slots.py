@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,9 +28,10 @@ from fuseproof.harness.campaign.evidence import (
     frames_listing,
     log_tail,
     read_tail,
+    refuse_by_log,
 )
 from fuseproof.harness.campaign.folder import OUTPUTS_FOLDER, PERF_FILE, RESULT_FILE, Campaign, utc_text
-from fuseproof.harness.campaign.gpu_records import SlotGpu
+from fuseproof.harness.campaign.gpu_records import SlotDevice, SlotGpu
 from fuseproof.harness.campaign.gpu_rest import GpuWatch
 from fuseproof.harness.campaign.gpu_telemetry import hardware_slowdown, slot_gpu
 from fuseproof.harness.campaign.interrupts import Interrupts
@@ -38,6 +39,7 @@ from fuseproof.harness.campaign.phases import SlotPhases, read_phases
 from fuseproof.harness.campaign.plausibility import refuse_impossible_times
 from fuseproof.harness.campaign.processes import ProcessEnd, start_process
 from fuseproof.harness.campaign.records import SlotMemory, SlotRecord, SlotState
+from fuseproof.harness.campaign.sglang_log import SglangLog, slot_log, with_client_time
 from fuseproof.harness.campaign.telemetry import ProcessSampler, Sampler, SlotTelemetry
 from fuseproof.harness.machine.redaction import redact
 from fuseproof.schedules.order import PlannedSlot
@@ -110,6 +112,17 @@ class SlotFiles:
             ) from error
 
 
+@dataclass(frozen=True)
+class Placement:
+    """Where the slots of one lane run, when blocks run side by side.
+
+    ``environment`` is added to every slot's own, except for what its arm sets itself; ``device`` is recorded.
+    """
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    device: SlotDevice | None = None
+
+
 @dataclass
 class ProcessExecutor:
     """The real executor: a fresh process group, a sampler beside it, then the evidence."""
@@ -117,6 +130,7 @@ class ProcessExecutor:
     clock: Clock = field(default_factory=SystemClock)
     make_sampler: Callable[[], Sampler] = ProcessSampler
     gpus: GpuWatch = field(default_factory=GpuWatch)
+    placement: Placement = field(default_factory=Placement)
 
     def execute(self, campaign: Campaign, slot: PlannedSlot, interrupts: Interrupts) -> SlotRecord:
         """Run ``slot``; the record's state is done, invalid or interrupted.
@@ -128,6 +142,9 @@ class ProcessExecutor:
         arm, cell = campaign.plan.arm(slot.arm), campaign.plan.cell(slot.cell)
         place = campaign.places.get(slot.arm)
         command = slot_command(arm, cell, files.perf_dump, files.outputs, place)
+        added = {**campaign.slot_variables.get((slot.cell, slot.arm), {}), **self.placement.environment}
+        placed = {name: value for name, value in added.items() if name not in arm.env}
+        command = replace(command, overrides={**command.overrides, **placed})
         files_before = warmth(command.caches)
         self.gpus.note_baseline()
         started, started_s = self.clock.now(), round(self.clock.monotonic_s(), 6)
@@ -138,6 +155,7 @@ class ProcessExecutor:
             lineage=slot_lineage(campaign.present_lineage, slot.arm),
             started=utc_text(started),
             started_monotonic_s=started_s,
+            device=self.placement.device,
         )
         record, end, telemetry = self._run(campaign, record, command, files, interrupts)
         ended_s = round(self.clock.monotonic_s(), 6)
@@ -157,9 +175,14 @@ class ProcessExecutor:
         try:
             logs = read_tail(files.stderr) + read_tail(files.stdout)
             check_ending(end, logs, campaign.plan.timeout_s, is_generate=arm.command is None)
+            log = slot_log(files.directory) if arm.command is not None else SglangLog()
+            if log.has_failed:  # sglang says so, and ends with status 0
+                raise EvidenceError("EXIT", "its log says that the generation failed, and it ended with status 0")
             dump = collect_dump(files.perf_dump, started)
+            refuse_by_log(log, command.argv, dump.config)
             refuse_wrong_checkout(dump, place)
             evidence = collect(dump, files.outputs, command.writes_outputs)
+            evidence = replace(evidence, times=with_client_time(evidence.times, dump, log))
             refuse_impossible_times(evidence.times, ended_s - started_s)
         except EvidenceError as error:
             state: SlotState = "interrupted" if error.code == "INTERRUPTED" else "invalid"

@@ -3,7 +3,8 @@
 A sampler thread reads a few files of ``/proc`` five times a second, so that it does not become the noise it looks for;
 in a slot's first moments it looks more often, because a short slot has no others. Peak memory is VmHWM, the kernel's
 own high-water mark (``ru_maxrss`` of a child starts at its parent's).
-Others' CPU time is what the cores we may use have worked, less what the slot and this program used.
+Others' CPU time is what the cores we may use have worked, less what the slot and this program used; under a CPU quota
+only what it costs the slot counts.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,7 +25,17 @@ from fuseproof.harness.campaign.gpu_telemetry import GpuRecording, telemetry_lin
 from fuseproof.harness.campaign.phases import SlotPhases
 from fuseproof.harness.campaign.records import BusyProcess, Contention
 from fuseproof.harness.machine.activity import SMALLEST_LISTED_SHARE, is_kernel_thread, pids_never_listed
-from fuseproof.harness.machine.usage import busy_threshold, machine_use, own_cpu_s, process_tree, usable_cores
+from fuseproof.harness.machine.usage import (
+    MachineUse,
+    busy_threshold,
+    capacity_cores,
+    contended_cores,
+    machine_use,
+    others_s,
+    own_cpu_s,
+    process_tree,
+    usable_cores,
+)
 
 SHORTEST_MEASURABLE_S = 0.5
 """Below this, the kernel's 10 ms ticks and the start of the process drown the shares."""
@@ -69,12 +80,18 @@ class Sampler(Protocol):
 
 
 class ProcessSampler:
-    """The real sampler: one thread, one slot, one use. Make it just before the process starts."""
+    """The real sampler: one thread, one slot, one use. Make it just before the process starts.
 
-    def __init__(self) -> None:
+    ``own_use_s`` tells the CPU time of what is ours so far, and ``own_pids`` what else of ours runs beside the slot.
+    """
+
+    def __init__(
+        self, own_use_s: Callable[[], float] | None = None, own_pids: Callable[[], Iterable[int]] = tuple
+    ) -> None:
         self._began_s = time.monotonic()
         self._machine = machine_use()
-        self._own_s = own_cpu_s()
+        self._own_use_s, self._own_pids = own_use_s or own_cpu_s, own_pids
+        self._own_s = self._own_use_s()
         self._others = OtherProcesses()
         self._peaks_mib: dict[int, float] = {}
         self._samples: list[dict[str, Any]] = []
@@ -93,25 +110,27 @@ class ProcessSampler:
             self._thread.join()
         wall_s = time.monotonic() - self._began_s
         machine = machine_use()
-        others_s = machine.busy_s - self._machine.busy_s - (own_cpu_s() - self._own_s)
-        contention = self._contention(wall_s, others_s, machine.steal_s - self._machine.steal_s)
+        contention = self._contention(wall_s, machine, self._own_use_s() - self._own_s)
         peak_mib = max(self._peaks_mib.values(), default=0.0)
         peak_rss_mib = peak_mib if peak_mib >= SMALLEST_PEAK_MIB else None
         return SlotTelemetry(peak_rss_mib, contention, tuple(self._samples), self._began_s)
 
-    def _contention(self, wall_s: float, others_s: float, steal_s: float) -> Contention:
+    def _contention(self, wall_s: float, machine: MachineUse, own_s: float) -> Contention:
         cores = usable_cores()
-        threshold = busy_threshold(len(cores))
+        capacity = capacity_cores(len(cores))
+        threshold = busy_threshold(capacity)
         if wall_s < SHORTEST_MEASURABLE_S:
             return Contention(threshold=threshold)
-        capacity_s = wall_s * len(cores)
-        share = min(1.0, max(0.0, others_s / capacity_s))
+        on_cores_s, same_quota_s = others_s(self._machine, machine, own_s)
+        lost = contended_cores(on_cores_s / wall_s, len(cores), capacity, same_quota_s / wall_s)
+        share = min(1.0, lost / capacity)
+        steal_s = machine.steal_s - self._machine.steal_s
         return Contention(
             other_cpu_share=round(share, 4),
             busy=share > threshold,
             threshold=threshold,
             worst=self._others.worst(wall_s, len(cores)),
-            steal_share=round(max(0.0, steal_s / capacity_s), 4),
+            steal_share=round(max(0.0, steal_s / (wall_s * len(cores))), 4),
         )
 
     def _watch(self, pid: int) -> None:
@@ -128,7 +147,7 @@ class ProcessSampler:
             self._sample(tree)
             now_s = self._elapsed_s()
             if now_s >= next_scan_s:
-                self._others.scan({*tree, *process_tree(pid)})
+                self._others.scan({*tree, *process_tree(pid), *self._own_pids()})
                 next_scan_s = now_s + max(SCAN_INTERVAL_S, (self._elapsed_s() - now_s) / LARGEST_SCAN_SHARE)
 
     def _elapsed_s(self) -> float:

@@ -118,6 +118,7 @@ def _made(worktree: Worktree, setup: Setup | None) -> SetupRecord | None:
         "commit": worktree.commit,
         "setup": None if record is None else record.__dict__,
         "untracked": list(state.untracked),
+        "ignored": _ignored_code(worktree.tree),
     }
     write_text_atomically(worktree.note, json.dumps(facts, indent=2) + "\n")
     return record
@@ -133,17 +134,47 @@ def _read_note(worktree: Worktree) -> dict[str, Any] | None:
 
 
 def _refuse_changed(worktree: Worktree, note: Mapping[str, Any]) -> None:
-    state = GitRepository(worktree.tree).state()
-    added = {name for name in state.untracked if Path(name).suffix in CODE_SUFFIXES} - {*note["untracked"]}
-    changed = [*state.changed, *sorted(added)]
-    if state.commit == worktree.commit and not changed:
+    what = _change(worktree.tree, worktree.commit, note)
+    if what is None:
         return
-    what = f"{changed[0]} changed" if changed else f"it is at {state.commit[:12]}"
     tree = redact(str(worktree.tree))
     raise FuseproofError(
         f"The worktree {tree} is no longer a clean {worktree.commit[:12]}: {what}.",
         next_step=f"Save what you need of it, then: git worktree remove --force {tree}",
     )
+
+
+def changed_since_setup(tree: Path, commit: str) -> str | None:
+    """Why a finished tree is no longer the clean ``commit`` that its setup left, in words; None while it is."""
+    worktree = Worktree(GitRepository(tree), commit, tree)
+    note = _read_note(worktree)
+    if note is None:
+        return "the note of its setup is gone"
+    return _change(tree, commit, note)
+
+
+def _change(tree: Path, commit: str, note: Mapping[str, Any]) -> str | None:
+    """Tracked files, new code, and code that git ignores; byte code and other products of a run may come and go."""
+    state = GitRepository(tree).state()
+    _, marked = GitRepository(tree).hidden_files()
+    added = {name for name in state.untracked if _is_code(name)} - {*note["untracked"]}
+    before, now = note.get("ignored"), _ignored_code(tree)
+    ignored = [] if before is None else sorted({name for name, stamp in now.items() if before.get(name) != stamp})
+    changed = [*state.changed, *marked, *sorted(added), *ignored]
+    if changed:
+        return f"{changed[0]} changed"
+    return None if state.commit == commit else f"it is at {state.commit[:12]}"
+
+
+def _ignored_code(tree: Path) -> dict[str, list[int]]:
+    """Code that git ignores, as a build leaves it: name → size in bytes and time of its last change in ns."""
+    ignored, _ = GitRepository(tree).hidden_files()
+    stamps = {name: (tree / name).lstat() for name in ignored if _is_code(name)}
+    return {name: [stamp.st_size, stamp.st_mtime_ns] for name, stamp in stamps.items()}
+
+
+def _is_code(name: str) -> bool:
+    return Path(name).suffix in CODE_SUFFIXES
 
 
 def _set_up(worktree: Worktree, setup: Setup) -> SetupRecord:

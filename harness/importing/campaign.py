@@ -14,7 +14,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 from fuseproof import __version__
@@ -33,7 +33,7 @@ from fuseproof.harness.importing.caveats import import_caveats
 from fuseproof.harness.importing.files import shown_text
 from fuseproof.harness.importing.gathering import Gathered, gather
 from fuseproof.harness.importing.manifest import Manifest, ManifestArm, read_manifest
-from fuseproof.harness.importing.placing import ImportedRun, PlacedBlock, place
+from fuseproof.harness.importing.placing import ImportedRun, PlacedBlock, place, utc_moment
 from fuseproof.harness.importing.planning import Choices, cells_of, plan_of
 from fuseproof.harness.importing.records import WrittenSlot, write_slot
 from fuseproof.harness.machine.redaction import redact
@@ -214,7 +214,7 @@ def _created(request: ImportRequest, manifest: Manifest, runs: Sequence[Imported
     """When the campaign was made, and how that is known; never the time of the import."""
     for moment, source in ((request.created, "--created"), (manifest.created, "the manifest")):
         if moment is not None:
-            return utc_text(moment if moment.tzinfo else moment.replace(tzinfo=UTC)), source
+            return utc_text(utc_moment(moment)), source
     newest = max((run.written for run in runs if run.written is not None), default=None)
     if newest is None:
         return UNRECORDED_TIME, "nothing: no dump has a time"

@@ -105,6 +105,11 @@ def known_patterns() -> tuple[Pattern, ...]:
     return tuple(Pattern(text, _compiled(text, any_separator=True), is_known=True) for text, _ in KNOWN_PATTERNS)
 
 
+def fitting_text(text: str) -> Pattern:
+    """The pattern that a campaign's ``origin.labels`` names: a known one, or one that was given to the import."""
+    return next((known for known in known_patterns() if known.text == text), None) or parse_pattern(text)
+
+
 def fitting_pattern(paths: Sequence[Path]) -> Pattern:
     """The known pattern that reads the names of ``paths``.
 

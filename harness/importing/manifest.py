@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from fuseproof.errors import UsageError
 from fuseproof.harness.importing.labels import arm_of
+from fuseproof.harness.importing.placing import utc_moment
 from fuseproof.schedules.contracts import parse_contract
 from fuseproof.schedules.plan import Fraction, Name, Primary, first_problem
 
@@ -110,6 +111,14 @@ class Manifest(_Strict):
     machine: Machine = Machine()
     cells: tuple[ManifestCell, ...] = ()
     slots: tuple[ManifestSlot, ...] = ()
+
+    @field_validator("created")
+    @classmethod
+    def _is_a_moment(cls, moment: datetime | None) -> datetime | None:
+        try:
+            return None if moment is None else utc_moment(moment)
+        except OverflowError as error:
+            raise ValueError("the time lies at the end of the calendar, and is none in UTC") from error
 
     @field_validator("cells")
     @classmethod

@@ -34,10 +34,9 @@ class ImportedRun:
     def written(self) -> datetime | None:
         """The dump's own time stamp; one without a time zone is UTC, as both tools write it."""
         try:
-            moment = datetime.fromisoformat(str(self.read.raw.get("timestamp")))
-        except ValueError:
+            return utc_moment(datetime.fromisoformat(str(self.read.raw.get("timestamp"))))
+        except (ValueError, OverflowError):
             return None
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
 
     @property
     def started(self) -> datetime | None:
@@ -75,6 +74,11 @@ class PlacedBlock:
     def missing(self) -> tuple[str, ...]:
         """Labels of the slots without a file."""
         return tuple(slot.planned.label for slot in self.slots if slot.run is None)
+
+
+def utc_moment(moment: datetime) -> datetime:
+    """A moment in UTC, which it is where it names no zone; :class:`OverflowError` at both ends of the calendar."""
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
 
 
 def place(runs: Sequence[ImportedRun], cells: Mapping[str, str]) -> list[PlacedBlock]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,14 +13,11 @@ from fuseproof.harness.campaign.evidence import Evidence, EvidenceError, collect
 from fuseproof.harness.campaign.folder import OUTPUTS_FOLDER, PERF_FILE, utc_text
 from fuseproof.harness.campaign.origin import NOT_IMPORTED, SLOT_ORDER, OriginFile
 from fuseproof.harness.campaign.records import SlotRecord
-from fuseproof.harness.campaign.sglang_log import SglangLog, slot_log, with_client_time
+from fuseproof.harness.campaign.sglang_log import SglangLog, doubt_of, slot_log, with_client_time
 from fuseproof.harness.importing.files import copy_file
 from fuseproof.harness.importing.placing import ImportedRun, PlacedBlock, PlacedSlot
 from fuseproof.harness.machine.redaction import redact
-from fuseproof.harness.perf import graphs
 from fuseproof.harness.perf.fields import LARGEST_FILE_BYTES
-
-GRAPH_FLAG = "--enable-breakable-cuda-graph"
 
 
 @dataclass(frozen=True)
@@ -113,17 +109,4 @@ def _doubt(
     fallback = run.read.config.get("fallback_reason") or run.read.environment.get("fallback_reason")
     if fallback:
         return "FALLBACK", f"the run fell back to another backend: {redact(str(fallback))}"
-    if log is None:
-        return None
-    if log.fallback:
-        return "FALLBACK", f"its log says {log.fallback!r}"
-    if log.has_failed:
-        return "INVALID_RUN", "its log says that the generation failed"
-    if log.ran_cold:
-        return "INVALID_RUN", "its log says that the warm-up failed, so the measured request ran cold"
-    if log.graphs_missed:
-        return "MISSING_GRAPH", "its log says that a CUDA graph was missed, refused or not captured"
-    asked = any(word in (GRAPH_FLAG, f"{GRAPH_FLAG}=true") for word in command) or run.read.config.get(graphs.FLAG)
-    if asked and not log.graphs_captured and log.client_s is not None:
-        return "MISSING_GRAPH", f"it asked for CUDA graphs ({shlex.quote(GRAPH_FLAG)}), and its log shows no capture"
-    return None
+    return None if log is None else doubt_of(log, command, run.read.config)

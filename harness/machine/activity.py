@@ -9,7 +9,15 @@ from pathlib import Path
 
 import psutil
 
-from fuseproof.harness.machine.usage import machine_use, own_cpu_s, process_tree, usable_cores
+from fuseproof.harness.machine.usage import (
+    capacity_cores,
+    contended_cores,
+    machine_use,
+    others_s,
+    own_cpu_s,
+    process_tree,
+    usable_cores,
+)
 
 SAMPLE_S = 0.5
 SMALLEST_LISTED_SHARE = 0.01
@@ -34,7 +42,7 @@ class ActiveProcess:
 
 @dataclass(frozen=True)
 class Activity:
-    """``other_cpu_cores``: cores' worth of CPU that others use on the cores this process may use.
+    """``other_cpu_cores``: cores' worth of CPU that others take from what this process may use.
 
     ``steal_share`` is the share of time in which the hypervisor ran somebody else. ``worst`` lists the busiest visible
     processes; inside a container the busy ones may be invisible, so the list can be shorter than the sum tells.
@@ -45,6 +53,20 @@ class Activity:
     other_cpu_cores: float
     steal_share: float
     worst: tuple[ActiveProcess, ...]
+    capacity_cores: float | None = None
+    """The container's CPU quota where that is below the usable cores; of it ``other_cpu_cores`` is what others take."""
+
+    @property
+    def cores(self) -> float:
+        """The cores' worth of time that a slot may use."""
+        return float(self.usable_cores) if self.capacity_cores is None else self.capacity_cores
+
+    @property
+    def cores_text(self) -> str:
+        """``16 cores``, or ``the 1.5 cores of the CPU quota``."""
+        if self.cores < self.usable_cores:
+            return f"the {self.cores:g} cores of the CPU quota"
+        return f"{self.usable_cores} cores"
 
 
 def sample_activity(duration_s: float = SAMPLE_S, sleep: Callable[[float], None] = time.sleep) -> Activity:
@@ -53,11 +75,14 @@ def sample_activity(duration_s: float = SAMPLE_S, sleep: Callable[[float], None]
     began_s, own_s, machine, processes = time.perf_counter(), own_cpu_s(), machine_use(), _cpu_seconds_of_others()
     sleep(duration_s)
     machine_after, own_after_s, elapsed_s = machine_use(), own_cpu_s(), time.perf_counter() - began_s
-    others_s = (machine_after.busy_s - machine.busy_s) - (own_after_s - own_s)
+    on_cores_s, same_quota_s = others_s(machine, machine_after, own_after_s - own_s)
+    capacity = capacity_cores(cores)
+    lost_cores = contended_cores(on_cores_s / elapsed_s, cores, capacity, same_quota_s / elapsed_s)
     return Activity(
         duration_s=elapsed_s,
         usable_cores=cores,
-        other_cpu_cores=min(max(others_s, 0.0) / elapsed_s, float(cores)),
+        capacity_cores=capacity,
+        other_cpu_cores=min(lost_cores, capacity),
         steal_share=max(machine_after.steal_s - machine.steal_s, 0.0) / (elapsed_s * cores),
         worst=_busiest(processes, _cpu_seconds_of_others(), elapsed_s),
     )

@@ -89,9 +89,9 @@ def _check_activity(facts: MachineFacts) -> Iterator[Finding]:
     others = activity.other_cpu_cores
     named = [process for process in activity.worst if process.cpu_cores >= 0.1]
     names = ", ".join(f"{process.name} {process.cpu_cores:.1f}" for process in named)
-    seen = f"other processes use {others:.1f} of {activity.usable_cores} cores" + (f" ({names})" if names else "")
+    seen = f"other processes use {others:.1f} of {activity.cores_text}" + (f" ({names})" if names else "")
     advice = "stop them, or measure later; a busy core can slow an all-core run many times over"
-    limit_cores = busy_threshold(activity.usable_cores) * activity.usable_cores
+    limit_cores = busy_threshold(activity.cores) * activity.cores
     if others > limit_cores:
         yield Finding("problem", "busy CPU", f"{seen}: abba would not start without --allow-busy", advice)
     elif others > limit_cores / 2:

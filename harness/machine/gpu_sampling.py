@@ -2,7 +2,8 @@
 
 ``python -m fuseproof.harness.machine.gpu_sampling UUID...`` writes JSON lines to stdout until its stdin ends, which it
 does when the starting program closes it or dies. A process of its own, because a call into a hanging driver cannot be
-ended from within. Its interval grows until its own processor time is below 0.5 % of the usable cores' time.
+ended from within. Its interval grows until its own processor time is below 0.5 % of the usable cores' time, or of the
+container's CPU quota where that is less.
 With ``--once`` it looks once, names the processes too, and ends.
 """
 
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
+from fuseproof.harness.machine.host import read_cpu_quota
 from fuseproof.harness.machine.nvml import Nvml, NvmlError
 
 INTERVAL_S = 0.2
@@ -53,13 +55,20 @@ def input_has_ended(timeout_s: float) -> bool:
     return bool(readable)
 
 
-def next_interval_s(cost_s: float, cores: int) -> float:
+def _capacity_cores() -> float:
+    """The cores' worth of time that may be used here: those of this process, or the container's quota below that."""
+    cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    quota = read_cpu_quota()
+    return cores if quota is None else min(cores, quota)
+
+
+def next_interval_s(cost_s: float, cores: float) -> float:
     """How long to wait between samples that cost ``cost_s`` seconds of processor time each."""
     return min(LONGEST_INTERVAL_S, max(INTERVAL_S, cost_s / (LARGEST_CPU_SHARE * cores)))
 
 
 def _watch(nvml: Nvml, uuids: Sequence[str], stream: TextIO, has_ended: Callable[[float], bool]) -> None:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = _capacity_cores()
     start_cpu_s, began_s = time.process_time(), time.monotonic()
     cost_s, longest_s, rounds = 0.0, INTERVAL_S, 0
     while True:

@@ -132,6 +132,21 @@ def read_cpu_quota(root: Path = _CGROUP_ROOT, own_cgroup: str | None = None) -> 
     return min(limits) if limits else None
 
 
+def read_quota_use_s(root: Path = _CGROUP_ROOT, own_cgroup: str | None = None) -> float | None:
+    """CPU seconds so far of everybody under this process's tightest CPU limit; None without a limit, or untold."""
+    limited = [
+        (quota, folder)
+        for folder in _folders(root, own_cgroup)
+        if (text := _read_text(folder / "cpu.max")) is not None and (quota := _quota_of_v2(text)) is not None
+    ]
+    if not limited:
+        return None
+    _, folder = min(limited, key=lambda found: found[0])
+    stated = dict(line.split(" ", 1) for line in (_read_text(folder / "cpu.stat") or "").splitlines() if " " in line)
+    used = stated.get("usage_usec", "")
+    return int(used) / 1e6 if used.isdigit() else None
+
+
 def read_memory_limit_mib(root: Path = _CGROUP_ROOT, own_cgroup: str | None = None) -> int | None:
     """The tightest memory limit of this process's control groups in MiB; None without one."""
     texts = _controls(root, own_cgroup, "memory.max")
@@ -154,11 +169,16 @@ def measure_timer_tick_s(samples: int = 200) -> float:
 
 def _controls(root: Path, own_cgroup: str | None, control: str) -> list[str]:
     """The text of one control file in this process's group and in every group above it (control groups version 2)."""
+    texts = (_read_text(folder / control) for folder in _folders(root, own_cgroup))
+    return [text for text in texts if text is not None]
+
+
+def _folders(root: Path, own_cgroup: str | None) -> list[Path]:
+    """The folders of this process's group and of every group above it, from the root down."""
     text = own_cgroup if own_cgroup is not None else _read_text(Path("/proc/self/cgroup")) or ""
     path = next((line[3:] for line in text.splitlines() if line.startswith("0::")), "/")
     parts = [part for part in path.split("/") if part not in ("", "..")]
-    folders = [root.joinpath(*parts[:depth]) for depth in range(len(parts) + 1)]
-    return [text for text in (_read_text(folder / control) for folder in folders) if text is not None]
+    return [root.joinpath(*parts[:depth]) for depth in range(len(parts) + 1)]
 
 
 def _quota_of_v2(text: str) -> float | None:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 BYTES_PER_MIB = 2**20
+MPS_SERVER = "nvidia-cuda-mps-server"
+"""The process that holds the context of every client of CUDA's multi-process service."""
 
 EVENT_REASONS: Mapping[int, str] = {
     0x1: "idle",
@@ -54,10 +56,16 @@ class CardSample:
 
 @dataclass(frozen=True)
 class ComputeUse:
-    """A process with a compute context. Inside a container ``pid`` is the host's."""
+    """A process with a compute context. Inside a container ``pid`` is the host's, and its name is often not told."""
 
     pid: int
     memory_used_mib: float | None
+    name: str | None = None
+
+    @property
+    def is_mps_server(self) -> bool:
+        """Whether it is CUDA's own server, which stays on the card after its clients have gone."""
+        return self.name is not None and MPS_SERVER in self.name
 
 
 def reason_names(bits: int) -> tuple[str, ...]:
@@ -140,7 +148,16 @@ class Nvml:
         found = self._answer(uuid, "processes", lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
         if found is None:
             return None
-        return tuple(ComputeUse(int(one.pid), _mib(getattr(one, "usedGpuMemory", None))) for one in found)
+        return tuple(
+            ComputeUse(int(one.pid), _mib(getattr(one, "usedGpuMemory", None)), self._name(int(one.pid)))
+            for one in found
+        )
+
+    def _name(self, pid: int) -> str | None:
+        """A process's name without its folder; None where the driver does not tell it."""
+        name = self._answer("", f"name of {pid}", lambda: self._module.nvmlSystemGetProcessName(pid))
+        text = name.decode("utf-8", "replace") if isinstance(name, bytes) else name
+        return text.rpartition("/")[2] or None if isinstance(text, str) else None
 
     def _answer(self, uuid: str, name: str, read: Callable[[], Any]) -> Any:
         if (uuid, name) in self._unsupported:

@@ -1,5 +1,8 @@
 """CPU time of this machine's cores, of this program and of its process tree, as the operating system counts it.
 
+Where the container has a CPU quota, what a slot may use is that quota and not all cores: others then disturb it only
+where they take more than the cores that the quota leaves idle, or use the same quota.
+
 Needs psutil alone, so that ``fuseproof doctor`` can look at a machine on which other libraries are missing.
 """
 
@@ -12,6 +15,8 @@ from dataclasses import dataclass
 
 import psutil
 
+from fuseproof.harness.machine.host import read_cpu_quota, read_quota_use_s
+
 BUSY_CORES = 0.5
 BUSY_CPU_SHARE = 0.10
 """A slot counts as disturbed when others kept half a core busy, and a tenth of all cores: slots leave one core free."""
@@ -19,10 +24,12 @@ BUSY_CPU_SHARE = 0.10
 
 @dataclass(frozen=True)
 class MachineUse:
-    """CPU seconds since boot of the cores we may use: working, and taken by a hypervisor."""
+    """CPU seconds since boot of the cores we may use: working, and taken by a hypervisor; and of our quota."""
 
     busy_s: float
     steal_s: float
+    quota_s: float | None = None
+    """CPU seconds of everybody under the same CPU quota; None without one."""
 
 
 def machine_use() -> MachineUse:
@@ -31,10 +38,25 @@ def machine_use() -> MachineUse:
     times = [per_core[core] for core in usable_cores() if core < len(per_core)] or per_core
     working = ("user", "nice", "system", "irq", "softirq")
     busy_s = sum(getattr(core, name, 0.0) for core in times for name in working)
-    return MachineUse(busy_s, sum(getattr(core, "steal", 0.0) for core in times))
+    return MachineUse(busy_s, sum(getattr(core, "steal", 0.0) for core in times), read_quota_use_s())
 
 
-def busy_threshold(cores: int) -> float:
+def capacity_cores(cores: int) -> float:
+    """How many cores' worth of time a slot may use: the ``cores`` it may run on, or a CPU quota below that."""
+    quota = read_cpu_quota()
+    return float(cores) if quota is None else min(float(cores), quota)
+
+
+def contended_cores(others: float, cores: int, capacity: float, same_quota: float = 0.0) -> float:
+    """Of the cores' worth of time that others use on ``cores``, what a slot that may use ``capacity`` has lost to them.
+
+    The cores beyond a quota are idle for us and absorb others' work first; ``same_quota`` is what others in the same
+    container use, which comes out of our own quota at once.
+    """
+    return max(0.0, others - (cores - capacity), min(same_quota, capacity) if capacity < cores else 0.0)
+
+
+def busy_threshold(cores: float) -> float:
     """The share of ``cores`` from which others' use counts as a disturbance."""
     return round(max(BUSY_CPU_SHARE, BUSY_CORES / cores), 4)
 
@@ -58,3 +80,14 @@ def process_tree(pid: int) -> list[int]:
         return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
     except psutil.Error:
         return [pid]
+
+
+def others_s(before: MachineUse, after: MachineUse, own_s: float) -> tuple[float, float]:
+    """CPU seconds that others used between two looks: on the cores we may use, and under our own quota.
+
+    ``own_s`` is what this program and its slots used meanwhile.
+    """
+    on_cores = max(0.0, after.busy_s - before.busy_s - own_s)
+    if before.quota_s is None or after.quota_s is None:
+        return on_cores, 0.0
+    return on_cores, max(0.0, after.quota_s - before.quota_s - own_s)

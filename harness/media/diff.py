@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,9 +12,12 @@ from PIL import Image
 from fuseproof.errors import FuseproofError
 from fuseproof.harness.media.decoding import Picture
 from fuseproof.harness.media.files import printable
+from fuseproof.harness.media.metrics import fixed_data_range
 
 GUTTER_PIXELS = 8
 _GUTTER_GREY = 128
+_EXACT_DISTANCES: dict[str, type[np.signedinteger[Any]]] = {"uint8": np.int16, "uint16": np.int32}
+"""Where distances need no floating point; pictures are large."""
 
 
 def difference_image(a: Picture, b: Picture, *, data_range: float | None) -> tuple[npt.NDArray[np.uint8], int]:
@@ -26,22 +30,40 @@ def difference_image(a: Picture, b: Picture, *, data_range: float | None) -> tup
     Raises:
         FuseproofError: the two differ in size, channels or bit depth.
     """
+    amplified, factor = difference_levels(a, b, data_range=data_range)
+    low, span = _displayed_range(a, b, data_range)
+    gutter = np.full((a.height, GUTTER_PIXELS, 3), _GUTTER_GREY, dtype=np.uint8)
+    panels = [_colours(a, low, span), gutter, _colours(b, low, span), gutter, np.stack([amplified] * 3, axis=2)]
+    return np.concatenate(panels, axis=1), factor
+
+
+def difference_levels(a: Picture, b: Picture, *, data_range: float | None) -> tuple[npt.NDArray[np.uint8], int]:
+    """The amplified difference alone, uint8 H x W, and its factor; both as in :func:`difference_image`.
+
+    Raises:
+        FuseproofError: the two differ in size, channels or bit depth.
+    """
     if a.pixels.shape != b.pixels.shape or a.pixels.dtype != b.pixels.dtype:
         raise FuseproofError(
             f"{printable(a.path)} and {printable(b.path)} differ in size, channels or bit depth, "
             "so there is no difference to draw.",
             next_step="leave --diff-image away",
         )
-    low, span = _displayed_range(a, b, data_range)
+    span = data_range or _displayed_range(a, b, None)[1]
+    exact = _EXACT_DISTANCES.get(a.pixels.dtype.name, np.float64)
     with np.errstate(all="ignore"):
-        distance = np.abs(a.pixels.astype(np.float64) - b.pixels.astype(np.float64)) / span
-    grey = distance if distance.ndim == 2 else distance.max(axis=2)
+        distance = np.abs(a.pixels.astype(exact) - b.pixels.astype(exact))
+        grey = (distance if distance.ndim == 2 else distance.max(axis=2)) / np.float64(span)
     largest = float(grey[np.isfinite(grey)].max(initial=0.0))
     factor = max(1, math.floor(1 / largest)) if largest > 0 else 1
-    amplified = _to_uint8(np.nan_to_num(grey * factor, nan=1.0, posinf=1.0))
-    gutter = np.full((a.height, GUTTER_PIXELS, 3), _GUTTER_GREY, dtype=np.uint8)
-    panels = [_colours(a, low, span), gutter, _colours(b, low, span), gutter, np.stack([amplified] * 3, axis=2)]
-    return np.concatenate(panels, axis=1), factor
+    return _to_uint8(np.nan_to_num(grey * factor, nan=1.0, posinf=1.0)), factor
+
+
+def shown_pixels(picture: Picture) -> npt.NDArray[np.uint8]:
+    """A picture as a screen shows it: uint8 H x W x 3, without its alpha, floats over their own span."""
+    if picture.mode in ("RGB", "RGBA") and picture.pixels.dtype == np.uint8:
+        return np.ascontiguousarray(picture.pixels[..., :3]).view(np.uint8)
+    return _colours(picture, *_displayed_range(picture, picture, fixed_data_range(picture.pixels.dtype)))
 
 
 def _displayed_range(a: Picture, b: Picture, data_range: float | None) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fuseproof.harness.perf import graphs
+from fuseproof.harness.perf import batches, graphs, saving
 from fuseproof.harness.perf.blocks import METRICS, AbbaBlock, seconds_of
 from fuseproof.harness.perf.dump import PerfDump
 from fuseproof.harness.perf.memory import MemoryClaim, memory_claim, request_peaks_gib, same_arm_spread_gib
@@ -165,9 +165,21 @@ def _warnings(blocks: Sequence[AbbaBlock], checks: Sequence[WorkCheck]) -> tuple
     found += [_same_program(blocks), _outputs_differ(blocks)]
     doubts = [difference for check in checks for difference in check.notes if difference.field == SPEED_FIELD]
     found += [Reason("DOUBTFUL_SPEEDUP", str(doubt), "Check that the candidate did all the work.") for doubt in doubts]
+    found += _measured_otherwise(blocks)
     recorded = dict.fromkeys(text for block in blocks for dump in block.dumps for text in dump.warnings)
     found += [Reason("RECORDED_BY_A_RUN", text, "Read that run's log.") for text in recorded]
     return tuple(warning for warning in found if warning is not None)
+
+
+def _measured_otherwise(blocks: Sequence[AbbaBlock]) -> Iterator[Reason]:
+    """What the times contain besides the work, each said once: a cold first batch, saving."""
+    dumps = [dump for block in blocks for dump in block.dumps]
+    cold = dict.fromkeys(batches.cold_first_batch({**dump.raw, **dump.config}) for dump in dumps)
+    yield from (Reason("COLD_BATCH", text, batches.NEXT_STEP) for text in cold if text is not None)
+    names = dict.fromkeys(name for dump in dumps for name in saving.saving_stages_ms(dump))
+    text = saving.saving_inside_text(names)
+    if text is not None:
+        yield Reason(saving.CODE, text, saving.NEXT_STEP)
 
 
 def _commits_differ(blocks: Sequence[AbbaBlock], arm: str) -> Reason | None:

@@ -38,7 +38,7 @@ class AbbaBlock:
         return [(label, dump) for letter, label, dump in slots if letter == arm]
 
     @property
-    def slot_labels(self) -> tuple[str, str, str, str]:
+    def slot_labels(self) -> tuple[str, ...]:
         """A1 B1 B2 A2, or B1 A1 A2 B2."""
         return labels_in_order(self.orientation)
 

@@ -12,9 +12,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from fuseproof.harness.perf.batches import cold_first_batch
 from fuseproof.harness.perf.dump import PerfDump
 from fuseproof.harness.perf.memory import MemoryTable, memory_table
 from fuseproof.harness.perf.outputs import OutputsComparison, compare_outputs
+from fuseproof.harness.perf.saving import saving_inside_text, saving_stages_ms
 from fuseproof.harness.perf.steps import StepStatistics, steps_side_by_side
 from fuseproof.harness.perf.work import WorkCheck, check_equal_work, doubtful_speedup
 
@@ -211,6 +213,7 @@ def _times(dumps: Sequence[PerfDump], requests: Sequence[RequestStatistics | Non
         _row("Worker E2E", [dump.worker_ms for dump in dumps]),
         _row("Denoise", [dump.run_denoise_ms for dump in dumps], _denoise_note(dumps)),
         _row("Save", [dump.timers.get("save_ms") for dump in dumps]),
+        _row("Saving inside the worker", [_saving_inside_ms(dump) for dump in dumps], "by the names of stages"),
         _row("Client E2E", [dump.client_ms for dump in dumps], "saving included"),
         _row("First request", [entry.first_ms if entry else None for entry in requests]),
         _row("Steady request (median)", [entry.steady_median_ms if entry else None for entry in requests]),
@@ -221,6 +224,10 @@ def _times(dumps: Sequence[PerfDump], requests: Sequence[RequestStatistics | Non
     ]
     kept = ("Worker E2E", "Denoise")
     return tuple(row for row in rows if row.name in kept or any((row.baseline_ms, *row.candidates_ms)))
+
+
+def _saving_inside_ms(dump: PerfDump) -> float | None:
+    return sum(saving_stages_ms(dump).values()) or None
 
 
 def _denoise_note(dumps: Sequence[PerfDump]) -> str:
@@ -260,6 +267,8 @@ def _warnings(
                 f"{label}: the first of {request.count} requests took {request.first_ms:.1f} ms, the steady ones "
                 f"{request.steady_median_ms:.1f} ms (median): quote the steady time."
             )
+        found = (cold_first_batch({**dump.raw, **dump.config}), saving_inside_text(saving_stages_ms(dump)))
+        warnings += [f"{label}: {text}." for text in found if text is not None]
         warnings += [f"{label} recorded: {warning}" for warning in dump.warnings]
     if {dump.denoise_source for dump in dumps} >= {"stages", "steps"}:
         warnings.append("Denoise is a stage's time in one dump and a sum of step times in another: not the same timer.")

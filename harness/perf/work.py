@@ -10,10 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from fuseproof.harness.machine.redaction import redact
+from fuseproof.harness.perf import determinism
 from fuseproof.harness.perf.dump import PerfDump
+from fuseproof.harness.perf.saving import saves_inside
 
 Kind = Literal["work", "measurement", "note"]
 
@@ -21,6 +24,9 @@ WORK_FLAGS = (
     "width",
     "height",
     "num_frames",
+    "batch_size",
+    "num_outputs_per_prompt",
+    "num_images_per_prompt",
     "seed",
     "guidance_scale",
     "guidance_scale_2",
@@ -31,7 +37,13 @@ WORK_FLAGS = (
     "enable_cfg_renorm",
     "cfg_renorm_min",
     "enable_prompt_rewrite",
+    "use_pe",
+    "pe_sampling",
+    "fixed_prompt",
     "image_sha256",
+    "video_sha256",
+    "audio_sha256",
+    "mask_sha256",
     "resolved_revision",
     "load_format",
     "weights",
@@ -69,6 +81,7 @@ IRRELEVANT_FLAGS = frozenset(
         "perf_dump_path",
         "prompt",
         "prompt_path",
+        "fixed_prompt_path",
     }
 )
 
@@ -126,6 +139,7 @@ FACTS: tuple[tuple[Kind, str, Fact], ...] = (
     ("work", "model", lambda dump: dump.model),
     ("work", "prompt", lambda dump: list(dump.prompts)),
     ("work", "requests", lambda dump: len(dump.requests) or None),
+    ("work", "rewritten prompts", lambda dump: _of_requests(dump, "rewritten_prompt")),
     ("work", "denoise steps", lambda dump: len(dump.denoise_steps_ms) or None),
     ("work", "seeds of the requests", lambda dump: _of_requests(dump, "seed")),
     ("work", TRANSFORMER_CALLS, lambda dump: _work_counter(dump, "transformer_calls")),
@@ -134,11 +148,16 @@ FACTS: tuple[tuple[Kind, str, Fact], ...] = (
     ("work", "conditioning cache hits", lambda dump: _of_requests(dump, "conditioning_cache_hits")),
     ("measurement", "timer", lambda dump: dump.raw.get("timer")),
     ("measurement", "warm-up", lambda dump: dump.raw.get("warmup")),
+    ("measurement", "saving inside the worker's time", saves_inside),
     ("note", "commit", lambda dump: dump.commit_hash),
     ("note", "torch threads", lambda dump: dump.environment.get("torch_threads")),
     ("note", "TF32 policy", lambda dump: dump.environment.get("allow_tf32")),
     ("note", "rounding policy", lambda dump: dump.environment.get("numerics")),
-    ("note", "PYTHONHASHSEED", lambda dump: dump.environment.get("python_hash_seed")),
+    ("note", "residency", lambda dump: _residency(dump, "components")),
+    ("note", "offload", lambda dump: _residency(dump, "offload")),
+    ("note", determinism.HASH_SEED, determinism.hash_seed),
+    *(("note", name, partial(determinism.variable, name=name)) for name in determinism.VARIABLES),
+    *(("note", name, partial(determinism.switch, name=name)) for name in determinism.SWITCHES),
     ("note", "dump schema", lambda dump: dump.schema or "sglang"),
 )
 EXPECTED_FACTS = ("model", "prompt", "denoise steps", "commit")
@@ -164,6 +183,7 @@ def check_equal_work(
     differences += _version_differences(baseline.environment, other.environment)
     differences += _output_differences(baseline, other)
     differences += excessive_speedup(baseline.worker_ms, other.worker_ms) if judges_speed else []
+    unchecked += determinism.recorded_by_one(baseline, other)
     unchecked += [flag for flag in EXPECTED_FLAGS if not _has_flag(flag, baseline.config, other.config)]
     return WorkCheck(label or other.label, tuple(differences), tuple(unchecked))
 
@@ -240,6 +260,11 @@ def excessive_speedup(baseline_ms: float, candidate_ms: float) -> list[Differenc
     limit = f"more than {EXCESSIVE_SPEEDUP:g}x is not believed"
     sentence = f"{SPEED_FIELD}: the worker times are {speedup:.2f}x apart, and {limit}"
     return [Difference("work", SPEED_FIELD, *times, sentence)]
+
+
+def _residency(dump: PerfDump, key: str) -> Any:
+    residency = dump.environment.get("residency")
+    return residency.get(key) if isinstance(residency, Mapping) else None
 
 
 def _of_requests(dump: PerfDump, key: str) -> list[Any] | None:

@@ -10,15 +10,21 @@ from fuseproof.harness.campaign.records import SlotRecord
 from fuseproof.harness.number_format import shortened
 from fuseproof.harness.report.document import Code, Text
 
-LETTERS = ("A", "B")
-REF_FLAGS = {"--baseline-ref": "A", "--candidate-ref": "B"}
+REF_FLAGS = {"--baseline-ref": "A", "--candidate-ref": "BCDEFGH"}
+"""Flag → the letters of the arms that it names, in the order in which it is given."""
 PLACE_VARIABLES = frozenset({*CACHE_VARIABLES, "PYTHONPATH", "PATH"})
 """Set for an arm in a place of its own; their values are paths of one machine."""
+DEVICE_VARIABLES = frozenset({"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"})
+"""Set for a slot of a block that was given one GPU of one machine."""
+WEIGHTS_VARIABLES = frozenset({"HF_HUB_OFFLINE", "HF_HUB_CACHE"})
+"""Set because the weights were fetched before slot 1; who repeats one run fetches them with it."""
 
 
-def source_rows(lineage: Mapping[str, ArmLineage], limit: int) -> list[tuple[Text, ...]]:
+def source_rows(
+    lineage: Mapping[str, ArmLineage], limit: int, letters: Sequence[str] = ("A", "B")
+) -> list[tuple[Text, ...]]:
     """Rows of the Setup table: source, setup, module and Python, where any arm has one."""
-    known = [lineage.get(letter, ArmLineage()) for letter in LETTERS]
+    known = [lineage.get(letter, ArmLineage()) for letter in letters]
     rows: list[tuple[Text, ...]] = []
     if any(arm.ref for arm in known):
         rows.append(("Source", *(_source(arm, limit) for arm in known)))
@@ -33,7 +39,8 @@ def source_rows(lineage: Mapping[str, ArmLineage], limit: int) -> list[tuple[Tex
 
 def shown_overrides(slot: SlotRecord) -> dict[str, str]:
     """The variables set for a slot without those that only say where on this machine its arm lives."""
-    hidden = PLACE_VARIABLES if slot.caches else frozenset()
+    hidden = {*WEIGHTS_VARIABLES, *(PLACE_VARIABLES if slot.caches else ())}
+    hidden |= DEVICE_VARIABLES if slot.device else frozenset()
     return {name: value for name, value in slot.environment_overrides.items() if name not in hidden}
 
 
@@ -41,9 +48,11 @@ def with_commits(command: Sequence[str], lineage: Mapping[str, ArmLineage]) -> l
     """The campaign's command with the commit that each ref was, because refs move."""
     words: list[str] = []
     previous = ""
+    left = {flag: iter(letters) for flag, letters in REF_FLAGS.items()}
     for word in command:
         flag, separator, _ = word.partition("=")
-        letter = REF_FLAGS.get(previous) or (REF_FLAGS.get(flag) if separator else None)
+        letters = left.get(previous) or (left.get(flag) if separator else None)
+        letter = None if letters is None else next(letters, None)
         commit = lineage[letter].commit if letter is not None and letter in lineage else None
         words.append(word if commit is None else f"{flag}={commit}" if separator and flag in REF_FLAGS else commit)
         previous = word

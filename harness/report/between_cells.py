@@ -38,9 +38,8 @@ def _rows(pair: CellPair) -> list[tuple[Text, ...]]:
 
 
 def _numbers(timer: TimerBetween) -> tuple[str, str]:
-    bounds = MISSING if timer.interval is None else interval(*timer.interval)
-    runs = "" if min(timer.runs) > 1 else " (one run)"
-    reduction = f"{percent(timer.reduction).replace('%', ' %')} {bounds}{runs}"
+    bounds = f"({timer.no_interval})" if timer.interval is None else interval(*timer.interval)
+    reduction = f"{percent(timer.reduction).replace('%', ' %')} {bounds}"
     return f"{seconds(timer.reference_s)} → {seconds(timer.cell_s)}", reduction
 
 

@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 from fuseproof.harness.analysis.campaign import CampaignAnalysis
 from fuseproof.harness.report.claims import claims_section
-from fuseproof.harness.report.document import Document, Paragraph, Pictures, Section
+from fuseproof.harness.report.document import Document, Figure, Paragraph, Pictures, Section, Side
+from fuseproof.harness.report.figure_files import NO_FIGURES, Figures
 from fuseproof.harness.report.layout import FULL, Layout
 from fuseproof.harness.report.ledger import environment_section, limitations_section, raw_runs_section, raw_table
 from fuseproof.harness.report.memory import memory_section
@@ -36,9 +37,12 @@ SECTIONS = (
 """The order of a pull request's text; one that has nothing to say is left out."""
 
 
-def build_document(analysis: CampaignAnalysis, layout: Layout = FULL) -> Document:
-    """The report as a document."""
-    built = [build(analysis, layout) for build in SECTIONS]
+def build_document(analysis: CampaignAnalysis, layout: Layout = FULL, figures: Figures = NO_FIGURES) -> Document:
+    """The report as a document; ``figures`` are the pictures that its output section shows."""
+    built = [
+        output_section(analysis, layout, figures) if build is output_section else build(analysis, layout)
+        for build in SECTIONS
+    ]
     sections = tuple(section for section in built if section is not None)
     return cleaned(Document(_title(analysis), sections, _word(analysis)))
 
@@ -73,7 +77,7 @@ def _cleaned(node: Node, cleaner: Cleaner) -> Node:
         result = cleaner.text(node)
     elif isinstance(node, tuple):
         result = tuple(_cleaned(entry, cleaner) for entry in node)
-    elif dataclasses.is_dataclass(node) and not isinstance(node, type | Pictures):
+    elif dataclasses.is_dataclass(node) and not isinstance(node, type | Pictures | Side | Figure):
         changes = {field.name: _cleaned(getattr(node, field.name), cleaner) for field in dataclasses.fields(node)}
         result = dataclasses.replace(node, **changes)
     return result  # type: ignore[no-any-return]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fuseproof.harness.analysis.campaign import CampaignAnalysis
-from fuseproof.harness.analysis.claims import Claim, claims, scope_text, whole_campaign_text
+from fuseproof.harness.analysis.claims import Claim, claim_noun, claims, scope_text, whole_campaign_text
+from fuseproof.harness.analysis.placement import side_by_side_text
 from fuseproof.harness.number_format import count
 from fuseproof.harness.report.document import Bullets, Details, Part, Section, Strong, Text, bullets
 from fuseproof.harness.report.layout import Layout
@@ -20,14 +21,17 @@ def claims_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
     lines: list[Text] = [_line(claim) for claim in shown]
     if hidden:
         claimed = sum(claim.is_claimed for claim in hidden)
-        lines.append(f"{count(len(hidden), 'more workload')}: {claimed} claimed, {len(hidden) - claimed} not; below.")
+        more = count(len(hidden), f"more {claim_noun(analysis)}")
+        lines.append(f"{more}: {claimed} claimed, {len(hidden) - claimed} not; below.")
     lines.append(whole_campaign_text(analysis, ordered))
     scope = scope_text(analysis)
     lines += [scope] if scope else []
+    placed = side_by_side_text(analysis.campaign.slots())
+    lines += [f"Scope: {placed}."] if placed else []
     folded: tuple[Part, ...] = ()
     if hidden and layout.has_cell_details:
         rest = bullets(_line(claim) for claim in hidden[:MOST_FOLDED])
-        folded = (Details("The other workloads' claims", rest),)
+        folded = (Details(f"The other {claim_noun(analysis)}s' claims", rest),)
     return Section("Claims", (Bullets(tuple(lines)), *folded))
 
 

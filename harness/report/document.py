@@ -89,6 +89,39 @@ class Pictures:
 
 
 @dataclass(frozen=True)
+class Side:
+    """One picture of a :class:`Comparison`: whose it is, the file that is shown, and what else a reader must know."""
+
+    label: str
+    path: str
+    caption: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Pictures of two arms beside each other, or one where they are identical; HTML only.
+
+    ``has_swipe``: both are the same size, so that one may be uncovered over the other.
+    """
+
+    title: str
+    sides: tuple[Side, ...]
+    has_swipe: bool = False
+    kind: ClassVar[str] = "comparison"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture that the report has drawn. In markdown only where ``base_url`` says who serves it."""
+
+    title: str
+    path: str
+    caption: str
+    base_url: str = ""
+    kind: ClassVar[str] = "figure"
+
+
+@dataclass(frozen=True)
 class Mark:
     """One run in a :class:`Strip`: where it stands (0..1 both ways), its arm and its value in words."""
 
@@ -166,7 +199,7 @@ class Details:
     kind: ClassVar[str] = "details"
 
 
-Part = Paragraph | Bullets | Table | CodeBlock | Pictures | Strip | Bars | Trace | Details
+Part = Paragraph | Bullets | Table | CodeBlock | Pictures | Comparison | Figure | Strip | Bars | Trace | Details
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ def stage_parts(cells: list[CellAnalysis]) -> list[Part]:
             tuple((name, seconds(a), seconds(b), _reduction(a, b)) for name, a, b in rows),
             numeric=range(1, len(STAGES_HEAD)),
         )
-        parts = (_bars(f"{cell.name}, stages", rows), table, Paragraph(STAGES_NOTE))
+        parts = (_bars(f"{cell.name}, stages", rows, ("A", cell.runs.candidate)), table, Paragraph(STAGES_NOTE))
         found.append(Details(f"Stages of {cell.name}", parts, is_open=len(cells) <= MOST_CELLS_OPEN))
     return found
 
@@ -109,12 +109,12 @@ def _mean_stages(cell: CellAnalysis, arm: ArmLetter) -> dict[str, float]:
     return {name: total / len(runs) for name, total in sums.items()}
 
 
-def _bars(title: str, rows: list[StageRow]) -> Bars:
+def _bars(title: str, rows: list[StageRow], letters: tuple[ArmLetter, ArmLetter]) -> Bars:
     longest = max((value for row in rows for value in row[1:] if value is not None), default=0.0) or 1.0
     bars = tuple(
         Bar(name, arm, round((value or 0.0) / longest, 4), _told(value))
         for name, *times in rows
-        for arm, value in zip(ARMS, times, strict=True)
+        for arm, value in zip(letters, times, strict=True)
     )
     return Bars(title, bars)
 

@@ -1,5 +1,7 @@
 """The result as JUnit XML, for a build server: one suite a cell, one test case a check.
 
+Of several candidates each has a suite of its own; the time of the baseline's slots is the first one's.
+
 A check is passed only where something was looked at and found good. SLOWER, INVALID, a broken contract, a lost block
 and fast paths that did not run as asked are failures; what decides nothing (INCONCLUSIVE, a block that has not run,
 outputs that were not compared, no fast path asked for) is skipped, and a skipped check is never a pass. The exit code
@@ -14,6 +16,7 @@ from typing import Literal
 from xml.etree import ElementTree
 
 from fuseproof.harness.analysis.campaign import CampaignAnalysis, CellAnalysis, failure_reason
+from fuseproof.harness.analysis.runs import ARMS
 from fuseproof.harness.analysis.sentences import UNFINISHED, outputs_line, reason_text, verdict_line
 from fuseproof.harness.escape import visible_lines
 from fuseproof.harness.number_format import count
@@ -45,7 +48,8 @@ def render_junit(analysis: CampaignAnalysis) -> str:
     root = ElementTree.Element("testsuites", {"name": _text(analysis.campaign.name, cleaner)})
     suites = [(CAMPAIGN_SUITE, [_campaign_check(analysis)], 0.0)]
     for cell in analysis.cells:
-        spent_s = sum(slot.wall_s or 0.0 for slot in cell.runs.slots)
+        slots = [slot for slot in cell.runs.slots if slot.arm == cell.runs.candidate or cell.runs.candidate == ARMS[1]]
+        spent_s = sum(slot.wall_s or 0.0 for slot in slots)
         suites.append((f"cell {cell.name}", cell_checks(cell), spent_s))
     for name, checks, spent_s in suites:
         root.append(_suite(name, checks, spent_s, cleaner))
@@ -84,7 +88,7 @@ def _contract_check(cell: CellAnalysis) -> Check:
 
 
 def _slots_check(cell: CellAnalysis) -> Check:
-    """Whether every planned block has four slots that may be used; a block that was measured again has."""
+    """Whether every planned block has all its slots, each fit for use; a block that was measured again has."""
     failed = [failure_reason(lost) for lost in cell.runs.lost if lost.has_failed]
     if failed:
         return Check("slots valid", "failure", failed[0].code, "\n".join(reason_text(reason) for reason in failed))

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fuseproof.harness.analysis.audit import audit
-from fuseproof.harness.analysis.campaign import CampaignAnalysis, CellAnalysis, failure_reason
+from fuseproof.harness.analysis.campaign import CampaignAnalysis, failure_reason
 from fuseproof.harness.analysis.caveats import claimed_times_text, dummy_weights_text, unmeasured_contention_text
 from fuseproof.harness.analysis.contradictions import DOUBTED_CODES
 from fuseproof.harness.analysis.imported import imported_caveats
 from fuseproof.harness.analysis.metrics import TITLES
+from fuseproof.harness.analysis.runs import LostBlock
 from fuseproof.harness.analysis.sentences import cell_warnings, chosen_text, warning_texts
 from fuseproof.harness.campaign.folder import MISSING as MISSING_SLOT
 from fuseproof.harness.campaign.records import SlotRecord
@@ -40,8 +41,8 @@ MOST_SESSION_DIFFERENCES = 12
 
 def raw_runs_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
     """Every run ever started, usable or not, in the order they ran."""
-    slots = [slot for cell in analysis.cells for slot in cell.runs.slots]
-    used = sum(len(cell.runs.runs) for cell in analysis.cells)
+    slots = [slot for runs in analysis.all_runs for slot in runs.slots]
+    used = sum(len(runs.runs) for runs in analysis.all_runs)
     given = sum(slot.state != "absent" for slot in slots)
     summary = f"All {count(given, 'run')}, of which {used} count"
     if not layout.has_raw_runs:
@@ -52,19 +53,19 @@ def raw_runs_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
 
 def raw_table(analysis: CampaignAnalysis) -> Table:
     """One row a slot; the columns are the timers and the memory that any slot recorded."""
-    slots = [slot for cell in analysis.cells for slot in cell.runs.slots]
+    slots = [slot for runs in analysis.all_runs for slot in runs.slots]
     timers = [name for name in TITLES if any(getattr(slot.times, f"{name}_s") is not None for slot in slots)]
     has_device = any(slot.memory.peak_reserved_mib is not None for slot in slots)
     peak_title = "Peak reserved GiB" if has_device else "Peak RSS GiB"
     rows: list[tuple[Text, ...]] = []
-    for cell in analysis.cells:
-        counted = {run.record.id for run in cell.runs.runs}
-        for slot in cell.runs.slots:
+    for runs in analysis.all_runs:
+        counted = {run.record.id for run in runs.runs}
+        for slot in runs.slots:
             peak = slot.memory.peak_reserved_mib if has_device else slot.memory.peak_rss_mib
             attempt = "" if slot.attempt == 1 else f" (attempt {slot.attempt})"
             rows.append(
                 (
-                    f"{cell.name}-r{slot.block}{attempt}",
+                    f"{runs.name}-r{slot.block}{attempt}",
                     slot.label,
                     *(seconds(getattr(slot.times, f"{name}_s")) for name in timers),
                     gib(peak),
@@ -150,16 +151,16 @@ def _lost(analysis: CampaignAnalysis) -> list[Text]:
     records = audit(analysis)
     blocks = f" Blocks {records.block_line}." if records.block_line else ""
     items: list[Text] = [f"{records.line}. {_kept_text(analysis)}{blocks}"]
-    lost = [(cell, lost) for cell in analysis.cells for lost in cell.runs.lost]
-    for cell, block in lost[:6]:
-        items.append((Strong(cell.name), f": block {block.number} lost: {_lost_reason(cell, block.number)}"))
+    lost = [(runs, lost) for runs in analysis.all_runs for lost in runs.lost]
+    for runs, block in lost[:6]:
+        items.append((Strong(runs.name), f": block {block.number} lost: {_lost_reason(block)}"))
     if len(lost) > 6:
         items.append(f"{count(len(lost) - 6, 'more lost block')} in report.json.")
     return items
 
 
 def _kept_text(analysis: CampaignAnalysis) -> str:
-    slots = [slot for cell in analysis.cells for slot in cell.runs.slots]
+    slots = [slot for runs in analysis.all_runs for slot in runs.slots]
     gone = sum(slot.reason_code == MISSING_SLOT for slot in slots)
     doubted = sum(slot.reason_code in DOUBTED_CODES for slot in slots) - gone
     absent = sum(slot.state == "absent" for slot in slots)
@@ -171,13 +172,12 @@ def _kept_text(analysis: CampaignAnalysis) -> str:
     return f"Of these, {', '.join(texts)}; the others are kept on disk."
 
 
-def _lost_reason(cell: CellAnalysis, number_: int) -> str:
-    lost = next(block for block in cell.runs.lost if block.number == number_)
+def _lost_reason(lost: LostBlock) -> str:
     return shortened(failure_reason(lost).detail, 300)
 
 
 def _omitted(analysis: CampaignAnalysis) -> list[Text]:
-    return [(Strong(cell.name), f": {chosen_text(cell.runs)}.") for cell in analysis.cells if cell.runs.omitted]
+    return [(Strong(runs.name), f": {chosen_text(runs)}.") for runs in analysis.all_runs if runs.omitted]
 
 
 def _work(analysis: CampaignAnalysis) -> list[Text]:
@@ -203,7 +203,7 @@ def _names(names: Sequence[str]) -> str:
 
 def _logs(analysis: CampaignAnalysis, layout: Layout) -> list[Part]:
     """The last lines of failed slots."""
-    failed = [slot for cell in analysis.cells for slot in cell.runs.slots if slot.state == "invalid" and slot.log_tail]
+    failed = [slot for runs in analysis.all_runs for slot in runs.slots if slot.state == "invalid" and slot.log_tail]
     parts = []
     for slot in failed[:MOST_LOGS]:
         lines = "\n".join(line[:200] for line in slot.log_tail[-layout.log_lines :])

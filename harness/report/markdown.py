@@ -8,6 +8,7 @@ from collections.abc import Callable
 from fuseproof.harness.analysis.campaign import CampaignAnalysis
 from fuseproof.harness.report.build import build_document, build_raw_document
 from fuseproof.harness.report.document import Document
+from fuseproof.harness.report.figure_files import NO_FIGURES, Figures
 from fuseproof.harness.report.layout import MAIN_LAYOUTS, Layout, fits_main, fits_whole
 from fuseproof.harness.report.templates import environment
 
@@ -18,17 +19,18 @@ def _unrevised(document: Document) -> Document:
     return document
 
 
-def render_markdown(analysis: CampaignAnalysis, revise: Revision = _unrevised) -> str:
+def render_markdown(analysis: CampaignAnalysis, revise: Revision = _unrevised, figures: Figures = NO_FIGURES) -> str:
     """The whole report as GitHub markdown: main part below 6 kB, everything below 65,536 characters.
 
-    ``revise`` may change the document before it is measured and rendered.
+    ``revise`` may change the document before it is measured and rendered. ``figures`` are shown where it gives them
+    an address.
     """
-    layout = _main_layout(analysis, revise)
-    text = render_document(revise(build_document(analysis, layout)))
+    layout = _main_layout(analysis, revise, figures)
+    text = render_document(revise(build_document(analysis, layout, figures)))
     for smaller in (dataclasses.replace(layout, has_raw_runs=False), _bare(layout)):
         if fits_whole(text):
             break
-        text = render_document(revise(build_document(analysis, smaller)))
+        text = render_document(revise(build_document(analysis, smaller, figures)))
     return text
 
 
@@ -44,10 +46,12 @@ def moves_raw_runs(markdown: str) -> bool:
     return f"moved to {RAW_RUNS_FILE}" in markdown
 
 
-def _main_layout(analysis: CampaignAnalysis, revise: Revision) -> Layout:
+def _main_layout(analysis: CampaignAnalysis, revise: Revision, figures: Figures) -> Layout:
     """The first layout whose main part is short enough, or the smallest there is; tried without the long details."""
     tried = (
-        layout for layout in MAIN_LAYOUTS if fits_main(render_document(revise(build_document(analysis, _bare(layout)))))
+        layout
+        for layout in MAIN_LAYOUTS
+        if fits_main(render_document(revise(build_document(analysis, _bare(layout), figures))))
     )
     return next(tried, MAIN_LAYOUTS[-1])
 

@@ -12,6 +12,7 @@ from fuseproof.harness.number_format import count
 from fuseproof.harness.report.document import (
     Code,
     Details,
+    Figure,
     Paragraph,
     Part,
     PicturePair,
@@ -22,18 +23,21 @@ from fuseproof.harness.report.document import (
     Text,
     bullets,
 )
+from fuseproof.harness.report.figure_files import NO_FIGURES, Figures
 from fuseproof.harness.report.layout import Layout
+from fuseproof.harness.report.output_matrix import output_matrix
 from fuseproof.harness.report.overview import notable_cells
 
 HEAD = ("Workload", "Baseline runs", "Candidate runs", "File", "Pixels", "Raw array", "Contract")
 LEGEND = "Counts are outputs equal to the first baseline output of their request, over all runs of both arms."
 MOST_VIOLATIONS = 4
 MOST_OPEN_PICTURES = 8
+MOST_OPEN_PICTURED_CELLS = 2
 MOST_HASHES_OF_CELL = 8
 MOST_HASHES = 200
 
 
-def output_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
+def output_section(analysis: CampaignAnalysis, layout: Layout, figures: Figures = NO_FIGURES) -> Section:
     """Determinism within each arm first, then equality at three levels, then what differs.
 
     A compact layout of many cells lists only those with something to see.
@@ -47,8 +51,9 @@ def output_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
     parts: list[Part] = [Table(HEAD, tuple(_row(cell) for cell in shown)), Paragraph(LEGEND)] if shown else []
     parts += bullets([problem for cell in shown for problem in _problems(cell)][: layout.rows + MOST_VIOLATIONS])
     parts += _rest(compared, shown)
-    parts += _pictures(compared[: layout.rows])
+    parts += _pictured(compared, figures) if layout.has_figures else _pictures(compared[: layout.rows], figures)
     if layout.has_cell_details:
+        parts += [part for cell in compared[: layout.rows] for part in output_matrix(cell)]
         parts += _hashes(analysis)
     return Section("Output check", tuple(parts))
 
@@ -117,9 +122,30 @@ def _variant(outputs: OutputCheck) -> str:
     return f" (SSIM: {comparison.ssim_variant})" if comparison is not None and comparison.ssim_variant else ""
 
 
-def _pictures(cells: Sequence[CellAnalysis]) -> list[Part]:
+def _pictures(cells: Sequence[CellAnalysis], figures: Figures) -> list[Part]:
+    """A pair of each cell, and what was drawn of it: the markdown shows a figure only where someone serves it."""
     pairs = tuple(pair for cell in cells if (pair := _picture_pair(cell)) is not None)
-    return [Details("Pictures", (Pictures(pairs),), is_open=len(pairs) <= MOST_OPEN_PICTURES)] if pairs else []
+    if not pairs:
+        return []
+    drawn = (part for cell in cells for part in figures.parts.get(cell.name, ()) if isinstance(part, Figure))
+    return [Details("Pictures", (Pictures(pairs), *drawn), is_open=len(pairs) <= MOST_OPEN_PICTURES)]
+
+
+def _pictured(cells: Sequence[CellAnalysis], figures: Figures) -> list[Part]:
+    """Comparisons, differences and contact sheets of the cells that have them; one folded pair of each other cell."""
+    parts: list[Part] = [
+        Details(f"Pictures of {name}", parts, is_open=len(figures.parts) <= MOST_OPEN_PICTURED_CELLS)
+        for name, parts in figures.parts.items()
+    ]
+    rest = [cell for cell in cells if cell.name not in figures.parts]
+    if rest and figures.parts:
+        text = (
+            f"Drawn are {len(figures.parts)} of {count(len(cells), 'cell')}: those whose outputs differ first. "
+            "The others have a pair each below."
+        )
+        parts.insert(0, Paragraph(text))
+    pairs = tuple(pair for cell in rest if (pair := _picture_pair(cell)) is not None)
+    return [*parts, Details("Pictures of the other cells", (Pictures(pairs),))] if pairs else parts
 
 
 def _picture_pair(cell: CellAnalysis) -> PicturePair | None:

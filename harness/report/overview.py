@@ -7,7 +7,7 @@ from typing import Any
 
 from fuseproof.harness.analysis.campaign import CampaignAnalysis, CellAnalysis
 from fuseproof.harness.analysis.caveats import dummy_weights_text
-from fuseproof.harness.analysis.runs import Run
+from fuseproof.harness.analysis.runs import ARMS, Run
 from fuseproof.harness.analysis.sentences import (
     memory_line,
     outputs_line,
@@ -29,6 +29,7 @@ from fuseproof.harness.report.imported import (
 from fuseproof.harness.report.layout import Layout
 from fuseproof.harness.report.reproduce import assignments
 from fuseproof.harness.statistics.verdict import Word
+from fuseproof.schedules.order import ArmLetter
 from fuseproof.schedules.plan import Arm, Plan
 
 NOTABLE_FIRST = (Word.SLOWER, Word.FASTER, Word.INVALID, Word.INCONCLUSIVE, Word.SAME)
@@ -81,13 +82,14 @@ def _many_cells_summary(analysis: CampaignAnalysis, layout: Layout) -> tuple[Par
     lines: list[Text] = [_cell_line(cell) for cell in shown]
     kept = sum(cell.outputs.keeps_contract for cell in cells)
     compared = sum(cell.outputs.decided_by is not None for cell in cells)
+    what = "comparisons" if analysis.has_several_candidates else "compared cells"
     identical = sum(cell.outputs.status == "identical" for cell in cells)
     lines.append(
-        f"Outputs: {identical} of {compared} compared cells identical; contracts hold in {kept} of {len(cells)}."
+        f"Outputs: {identical} of {compared} {what} identical; contracts hold in {kept} of {len(cells)}."
     )
     lines += _what_ran_lines(cells)
-    lines.append(_memory_text(cells))
-    lead = Paragraph((Strong(word_counts(analysis)), f" in {count(len(cells), 'cell')}."))
+    lines.append(_memory_text(cells, analysis.noun))
+    lead = Paragraph((Strong(word_counts(analysis)), f" in {count(len(cells), analysis.noun)}."))
     return (lead, Bullets(tuple(lines)))
 
 
@@ -99,13 +101,13 @@ def _what_ran_lines(cells: Sequence[CellAnalysis]) -> list[Text]:
     return [*texts[:MOST_WHAT_RAN], *more]
 
 
-def _memory_text(cells: Sequence[CellAnalysis]) -> str:
+def _memory_text(cells: Sequence[CellAnalysis], noun: str) -> str:
     moved = [cell for cell in cells if cell.memory.agreement not in ("unchanged", "unknown")]
-    still = f"unchanged or unknown in {len(cells) - len(moved)} of {len(cells)} cells"
+    still = f"unchanged or unknown in {len(cells) - len(moved)} of {len(cells)} {noun}s"
     if not moved:
         return f"Memory: {still}."
     first = moved[0]
-    more = f"; it also moves in {count(len(moved) - 1, 'more cell')}" if len(moved) > 1 else ""
+    more = f"; it also moves in {count(len(moved) - 1, f'more {noun}')}" if len(moved) > 1 else ""
     return f"Memory: {first.name}: {memory_line(first.memory).removeprefix('Memory: ').rstrip('.')}{more}; {still}."
 
 
@@ -116,7 +118,7 @@ def _cell_line(cell: CellAnalysis) -> Text:
 def setup_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
     """Arms side by side, the workloads, the machine, the protocol."""
     plan = analysis.plan
-    arms = (plan.arms.baseline, plan.arms.candidate)
+    arms = plan.arms.all
     limit = layout.text_characters
     rows: list[tuple[Text, ...]] = [
         ("Name", *(shortened(arm.name, limit) for arm in arms)),
@@ -124,54 +126,56 @@ def setup_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
     ]
     if any(arm.env for arm in arms):
         rows.append(("Environment", *(Code(shortened(assignments(arm.env), limit)) for arm in arms)))
-    rows += source_rows(analysis.campaign.lineage, limit)
-    rows.append(("Commit", *(_commits(analysis, letter) for letter in ("A", "B"))))
+    rows += source_rows(analysis.campaign.lineage, limit, plan.letters)
+    rows.append(("Commit", *(_commits(analysis, letter) for letter in plan.letters)))
     origin = analysis.campaign.origin
     rows += origin_rows(origin)
-    shown = analysis.cells[: layout.workloads]
+    workloads = [cell for cell in analysis.cells if cell.runs.candidate == ARMS[1]]
+    shown = workloads[: layout.workloads]
     items: list[Text] = [
         _workload(cell, limit) if origin is None else imported_workload(cell, origin, limit) for cell in shown
     ]
-    hidden = len(analysis.cells) - len(items)
+    hidden = len(workloads) - len(items)
     if hidden > 0:
         items.append(f"… and {count(hidden, 'more workload')}; all are in campaign.json.")
     treatment = treatment_text(analysis)
     items = [treatment, *items] if treatment else items
+    plan_source = analysis.campaign.plan_source
+    items += [plan_source.sentence] if plan_source is not None else []
     dummy_weights = dummy_weights_text(analysis)
     items += [f"{dummy_weights[0].upper()}{dummy_weights[1:]}."] if dummy_weights else []
     environment = analysis.campaign.environment
     items += [_machine(environment) if origin is None else imported_machine(environment), _protocol(analysis)]
-    return Section("Setup", (Table(("", "Baseline (A)", "Candidate (B)"), tuple(rows)), Bullets(tuple(items))))
+    head = ("", "Baseline (A)", *(f"Candidate ({letter})" for letter in plan.letters[1:]))
+    return Section("Setup", (Table(head, tuple(rows)), Bullets(tuple(items))))
 
 
 def _arm_text(arm: Arm) -> str:
     return arm.command if arm.command is not None else f"fuseproof generate {arm.flags}".strip()
 
 
-def _commits(analysis: CampaignAnalysis, arm: str) -> Text:
+def _commits(analysis: CampaignAnalysis, arm: ArmLetter) -> Text:
     found = dict.fromkeys(
         commit
         for cell in analysis.cells
-        for letter, commits in cell.equal_work.commits
-        if letter == arm
-        for commit in commits
+        for commit in cell.commits.get(arm, ())
     )
     return Code(", ".join(found)) if found else "not recorded"
 
 
 def _workload(cell: CellAnalysis, limit: int) -> Text:
-    first = cell.runs.runs[0] if cell.runs.runs else None
+    name, first = cell.runs.cell.name, cell.runs.runs[0] if cell.runs.runs else None
     contract = f"contract {cell.outputs.contract}"
     if first is None or first.dump is None or not first.dump.config:
         flags = cell.runs.cell.flags
         shown: tuple[Any, ...] = (": ", Code(shortened(flags, 2 * limit))) if flags else ()
-        return (Strong(cell.name), *shown, f"; {contract}.")
+        return (Strong(name), *shown, f"; {contract}.")
     prompts = first.dump.prompts
     quoted = [Code(shortened(prompt, limit)) for prompt in prompts[:1]]
     more = f" and {count(len(prompts) - 1, 'more prompt')}" if len(prompts) > 1 else ""
     model = shortened(first.dump.model or "unknown model", limit)
     facts = ", ".join([*_facts(first, REQUEST_KEYS), *_facts(first, RUN_KEYS)])
-    return (Strong(cell.name), ": ", Code(model), ", ", *quoted, f"{more}; {facts}; {contract}.")
+    return (Strong(name), ": ", Code(model), ", ", *quoted, f"{more}; {facts}; {contract}.")
 
 
 def _facts(run: Run, keys: Iterable[tuple[str, str]]) -> list[str]:
@@ -241,7 +245,8 @@ def _protocol(analysis: CampaignAnalysis) -> Text:
         return imported_protocol(analysis, analysis.campaign.origin)
     orders = list(dict.fromkeys(" ".join(b.orientation for b in cell.runs.blocks) for cell in analysis.cells))
     ran = orders[0] if len(orders) == 1 and orders[0] else f"{plan.order} order"
-    warmups = f"{count(plan.warmup_slots, 'discarded warm-up slot')} first" if plan.warmup_slots else "no warm-up slots"
+    number_of = len(plan.letters) if plan.warmup_slots > 1 else plan.warmup_slots
+    warmups = f"{count(number_of, 'discarded warm-up slot')} first" if number_of else "no warm-up slots"
     if len(ran) > 60:
         ran = f"{plan.order} order"
     return (

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.harness.analysis.campaign import analyse
 from fuseproof.harness.atomic_files import temporary_beside
-from fuseproof.harness.campaign.folder import PERF_FILE, Campaign
+from fuseproof.harness.campaign.folder import CAMPAIGN_FILE, PERF_FILE, Campaign
 from fuseproof.harness.machine.redaction import redact
 from fuseproof.harness.media.decoding import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 from fuseproof.harness.perf.dump import read_perf_dump
+from fuseproof.harness.report.figure_files import NO_FIGURES, draw_figures
 from fuseproof.harness.report.pull_request import ASSETS_FOLDER, BODY_FILE, picture_assets, render_body
-from fuseproof.harness.report.sums import noted_lines
+from fuseproof.harness.report.sums import is_temporary, noted_lines
+from fuseproof.harness.verification.folder import strange_entries
 from fuseproof.harness.verification.signature import LEFT_OUT_FILE, LOG_NAMES
 from fuseproof.harness.verification.verify import verify_campaign
 
@@ -25,6 +28,13 @@ PLAIN_FILE_MODE = 0o100644 << 16
 UNIX = 3
 _STORED_SUFFIXES = (IMAGE_SUFFIXES | VIDEO_SUFFIXES) - {".npy", ".bmp"}
 """Compressed already."""
+_MEDIA_SUFFIXES = IMAGE_SUFFIXES | VIDEO_SUFFIXES | {".npy"}
+LARGEST_SCAN_BYTES = 64 * 2**20
+_ODD = re.compile(r"[^A-Za-z0-9._+-]")
+_DEVICE = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.IGNORECASE)
+"""Names that are no files on Windows."""
+_UNSAFE = re.compile(r"[\\\x00-\x1f\x7f]|(?:^|/)[A-Za-z]:")
+"""A backslash parts folders on Windows, and a letter with a colon is a drive."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +80,7 @@ def pack_campaign(
     folder that does not pass verification, unless ``allows_unverified``: then the body's first line says so.
     """
     _refuse_target(directory, archive)
+    _refuse_links(directory)
     campaign = Campaign.open(directory)
     unverified = _failure(directory)
     if unverified is not None and not allows_unverified:
@@ -78,16 +89,15 @@ def pack_campaign(
             next_step="Restore the folder, or pack it as it is with --unverified: the body will say so.",
         )
     analysis = analyse(campaign)
-    body, shown = render_body(analysis, archive.name, base_url, unverified)
-    assets = picture_assets(analysis)
-    evidence = list(_evidence(directory, None if has_logs else slots_timed_by_logs(campaign)))
+    figures = NO_FIGURES if base_url is None else draw_figures(analysis)
+    root = archived_name(directory)
+    body, shown = render_body(analysis, archive.name, base_url, unverified, figures, root)
+    assets = picture_assets(analysis, figures)
+    present = {path.relative_to(directory).as_posix(): path for path in _regular_files(directory)}
+    evidence = list(_evidence(directory, root, present, None if has_logs else slots_timed_by_logs(campaign)))
     entries = [
         _Entry(BODY_FILE, text=body),
-        *(
-            _Entry(f"{ASSETS_FOLDER}/{assets[path]}", directory / path)
-            for path in shown
-            if (directory / path).is_file()
-        ),
+        *(_Entry(f"{ASSETS_FOLDER}/{assets[path]}", present[path]) for path in shown if path in present),
         *evidence,
     ]
     _write(archive, entries)
@@ -115,6 +125,15 @@ def _refuse_target(directory: Path, archive: Path) -> None:
         )
 
 
+def _refuse_links(directory: Path) -> None:
+    """Also of an unverified folder: what a link names is nobody's evidence, and may be anybody's file."""
+    strange = next(strange_entries(directory), None) if os.path.lexists(directory / CAMPAIGN_FILE) else None
+    if strange is not None:
+        raise FuseproofError(
+            f"{directory} is not packed: {strange.text}.", next_step="Remove it, or put the file itself in its place."
+        )
+
+
 def _failure(directory: Path) -> str | None:
     verification = verify_campaign(directory)
     if verification.is_verified:
@@ -136,30 +155,49 @@ def _dump_has_client(campaign: Campaign, slot: str) -> bool:
         return False
 
 
-def _evidence(directory: Path, kept_logs: frozenset[str] | None) -> Iterator[_Entry]:
-    """The campaign's regular files below its own name; logs that are left out are listed with their hashes.
+def archived_name(directory: Path) -> str:
+    """The campaign's folder in the archive: its own name, as a word of a command line that any system can unpack."""
+    name = _ODD.sub("-", directory.resolve().name).lstrip("-.")
+    return f"campaign-{name}" if name.lower() in ("", BODY_FILE, ASSETS_FOLDER) or _DEVICE.fullmatch(name) else name
 
-    ``kept_logs`` are the slots whose logs stay; None keeps all of them.
+
+def _evidence(
+    directory: Path, root: str, present: Mapping[str, Path], kept_logs: frozenset[str] | None
+) -> Iterator[_Entry]:
+    """The campaign's regular files below ``root``; logs that are left out are listed with their hashes.
+
+    ``kept_logs`` are the slots whose logs stay; None keeps all of them. Raises :class:`FuseproofError` for a name that
+    another system would unpack elsewhere.
     """
-    root = directory.resolve().name
     noted = noted_lines(directory)
-    left_out = []
-    for path in sorted(_regular_files(directory)):
-        name = path.relative_to(directory).as_posix()
+    is_left_out_list = LEFT_OUT_FILE in present and LEFT_OUT_FILE not in noted
+    gone = (
+        {name for name in noted if name not in present and Path(name).name in LOG_NAMES} if is_left_out_list else set()
+    )
+    left_out = {name: f"{noted[name]}\n" for name in gone}
+    for name, path in sorted(present.items()):
+        if _UNSAFE.search(name):
+            raise FuseproofError(
+                f"The file {name!r} has a name that other systems unpack elsewhere or not at all.",
+                next_step="Measure again with an arm that writes other names.",
+            )
         is_kept = kept_logs is None or name.rpartition("/")[0] in kept_logs
+        if name == LEFT_OUT_FILE and is_left_out_list:
+            continue
         if is_kept or path.name not in LOG_NAMES:
             yield _Entry(f"{root}/{name}", path)
         elif name in noted:
-            left_out.append(f"{noted[name]}\n")
+            left_out[name] = f"{noted[name]}\n"
     if left_out:
-        yield _Entry(f"{root}/{LEFT_OUT_FILE}", text="".join(left_out))
+        yield _Entry(f"{root}/{LEFT_OUT_FILE}", text="".join(left_out[name] for name in sorted(left_out)))
 
 
 def _regular_files(directory: Path) -> Iterator[Path]:
+    """Files that are evidence: no link, nothing below one, and not what a killed session left half-written."""
     for folder, _, names in os.walk(directory):
         for name in names:
             path = Path(folder) / name
-            if path.is_file() and not path.is_symlink():
+            if path.is_file() and not path.is_symlink() and not is_temporary(name):
                 yield path
 
 
@@ -213,9 +251,16 @@ def _bytes(entries: Iterable[_Entry]) -> int:
 
 
 def _suspicious(entries: Iterable[_Entry]) -> Iterator[str]:
-    """Files in the arms' own words that hold what the report would have redacted."""
+    """Files that hold what the report would have redacted: logs, dumps, inputs, telemetry, whatever was kept as it was.
+
+    Pictures and arrays are not text, and a file of more than :data:`LARGEST_SCAN_BYTES` is named unread.
+    """
     for entry in entries:
-        if entry.source is not None and Path(entry.name).name in {*LOG_NAMES, PERF_FILE}:
-            text = entry.source.read_text(encoding="utf-8", errors="replace")
-            if redact(text) != text:
-                yield entry.name
+        if entry.source is None or Path(entry.name).suffix.lower() in _MEDIA_SUFFIXES:
+            continue
+        if entry.size > LARGEST_SCAN_BYTES:
+            yield entry.name
+            continue
+        text = entry.source.read_text(encoding="utf-8", errors="replace")
+        if redact(text) != text:
+            yield entry.name

@@ -12,7 +12,18 @@ from typing import Any
 from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.harness.analysis.campaign import CampaignAnalysis
 from fuseproof.harness.escape import markdown_text
-from fuseproof.harness.report.document import Code, Document, Paragraph, Part, PicturePair, Pictures, Section, Table
+from fuseproof.harness.report.document import (
+    Code,
+    Document,
+    Figure,
+    Paragraph,
+    Part,
+    PicturePair,
+    Pictures,
+    Section,
+    Table,
+)
+from fuseproof.harness.report.figure_files import NO_FIGURES, Figures
 from fuseproof.harness.report.markdown import render_markdown
 from fuseproof.harness.report.privacy import clean_text
 
@@ -27,21 +38,30 @@ _URL = re.compile(r"https?://[A-Za-z0-9._~:/@%+,=-]+")
 
 def checked_base_url(url: str) -> str:
     """``url`` with one slash at its end; :class:`UsageError` for anything but a plain http or https URL."""
-    if not _URL.fullmatch(url):
+    host, _, path = url.partition("://")[2].partition("/")
+    problem = (
+        "an http:// or https:// URL of a folder was expected" if not (_URL.fullmatch(url) and host.strip(".:"))
+        else "it holds a user name or a password" if "@" in host
+        else "its path leads upwards" if ".." in path.split("/")
+        else None
+    )  # fmt: skip
+    if problem is not None:
+        shown = re.sub(r"//[^/]*@", "//[redacted]@", url)
         raise UsageError(
-            f"--asset-base-url is {url!r}; an http:// or https:// URL of a folder was expected.",
+            f"--asset-base-url is {shown!r}; {problem}.",
             next_step="Give the folder that will hold the pictures, such as https://example.org/evidence/42",
         )
     return url.rstrip("/") + "/"
 
 
-def picture_assets(analysis: CampaignAnalysis) -> dict[str, str]:
-    """Flat asset names by path relative to the campaign folder, of every output of every slot."""
-    return {
+def picture_assets(analysis: CampaignAnalysis, figures: Figures = NO_FIGURES) -> dict[str, str]:
+    """Flat asset names by path relative to the campaign folder, of every output of every slot and every figure."""
+    outputs = {
         f"{record.directory}/{output.path}": _asset_name(record.id, index, output.path)
         for record in analysis.campaign.slots()
         for index, output in enumerate(record.outputs, start=1)
     }
+    return outputs | {path: PurePosixPath(path).name for path in figures.files}
 
 
 def _asset_name(slot_id: str, number: int, path: str) -> str:
@@ -51,24 +71,29 @@ def _asset_name(slot_id: str, number: int, path: str) -> str:
 
 
 def render_body(
-    analysis: CampaignAnalysis, archive_name: str, base_url: str | None, unverified: str | None = None
+    analysis: CampaignAnalysis,
+    archive_name: str,
+    base_url: str | None,
+    unverified: str | None = None,
+    figures: Figures = NO_FIGURES,
+    folder: str | None = None,
 ) -> tuple[str, list[str]]:
-    """The body, and the paths of the pictures that it shows or names, in order.
+    """The body, and the paths of the pictures that it shows or names, in order; ``folder`` is what unpacking makes.
 
     Without ``base_url`` a table names the assets in the place of pictures, so that no image is broken. ``unverified``
-    is why the folder did not pass verification: the first line says so. Raises :class:`FuseproofError` for a body that
-    no pull request can hold.
+    is why the folder did not pass verification: the first line says so. ``figures`` are shown with a ``base_url`` only.
+    Raises :class:`FuseproofError` for a body that no pull request can hold.
     """
-    assets = picture_assets(analysis)
+    assets = picture_assets(analysis, figures)
     shown: dict[str, None] = {}
 
     def revise(document: Document) -> Document:
         shown.clear()
         revised: Document = _with_assets(document, assets, base_url, shown)
-        evidence = _evidence_section(archive_name, analysis.directory.resolve().name)
+        evidence = _evidence_section(archive_name, folder or analysis.directory.resolve().name)
         return dataclasses.replace(revised, sections=(*revised.sections, evidence))
 
-    text = render_markdown(analysis, revise)
+    text = render_markdown(analysis, revise, NO_FIGURES if base_url is None else figures)
     if unverified is not None:
         text = f"> **NOT VERIFIED.** {markdown_text(clean_text(unverified))}\n\n{text}"
     if len(text) > LONGEST_BODY:
@@ -97,6 +122,9 @@ def _with_assets(node: Any, assets: Mapping[str, str], base_url: str | None, sho
             shown.update(dict.fromkeys((pair.baseline, pair.candidate)))
         pairs = tuple(PicturePair(pair.title, assets[pair.baseline], assets[pair.candidate]) for pair in node.pairs)
         return _named(pairs) if base_url is None or not all(map(_is_shown, pairs)) else Pictures(pairs, base_url)
+    if isinstance(node, Figure) and base_url is not None:
+        shown[node.path] = None
+        return dataclasses.replace(node, path=assets[node.path], base_url=base_url)
     if isinstance(node, tuple):
         return tuple(_with_assets(entry, assets, base_url, shown) for entry in node)
     if dataclasses.is_dataclass(node) and not isinstance(node, type):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 
 from fuseproof.harness.analysis.campaign import CampaignAnalysis
-from fuseproof.harness.analysis.runs import ARM_WORDS, ARMS
+from fuseproof.harness.analysis.runs import ARM_WORDS
 from fuseproof.harness.campaign.folder import OUTPUTS_FOLDER, PERF_FILE
 from fuseproof.harness.campaign.inputs import INPUT_FLAGS, INPUTS_FOLDER, InputFile
 from fuseproof.harness.campaign.records import SlotOutput, SlotRecord
@@ -46,7 +46,7 @@ def reproduce_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
         where += " The hashes hold for the same kind of machine and the same libraries."
     if campaign.origin is not None:
         where += " campaign.json (origin) holds the SHA-256 of every file that was imported."
-    elif any(arm.command is not None for arm in (analysis.plan.arms.baseline, analysis.plan.arms.candidate)):
+    elif any(arm.command is not None for arm in analysis.plan.arms.all):
         where += " Programs of the arms' own are not part of the campaign folder: bring them."
     plan_files = [word for word in campaign.command[2:3] if word.endswith(".toml")]
     if plan_files:
@@ -123,11 +123,11 @@ def _software(analysis: CampaignAnalysis) -> str:
 
 def _one_slot_an_arm(analysis: CampaignAnalysis) -> list[SlotRecord]:
     """Of the first cell with slots: each arm's first run that counts, else its first timed one, else any."""
-    first = next((cell.runs for cell in analysis.cells if cell.runs.slots), None)
+    first = next((runs for runs in analysis.all_runs if runs.slots), None)
     if first is None:
         return []
     found = []
-    for arm in ARMS:
+    for arm in analysis.plan.letters:
         counted = [run.record for run in first.of_arm(arm)]
         timed = [slot for slot in first.slots if slot.arm == arm and slot.kind == "timed"]
         own = [slot for slot in first.slots if slot.arm == arm]
@@ -138,7 +138,7 @@ def _one_slot_an_arm(analysis: CampaignAnalysis) -> list[SlotRecord]:
 def _slot_lines(slot: SlotRecord, copies: Mapping[str, str], limit: int) -> list[str]:
     """A comment, the command with fresh paths, and the hash of what it should write."""
     word = ARM_WORDS[slot.arm]
-    folder = f"{FOLDER}/{word}"
+    folder = f"{FOLDER}/{word.replace(' ', '-')}"
     words = [
         argument.replace(f"{slot.directory}/{PERF_FILE}", f"{folder}/perf.json").replace(
             f"{slot.directory}/{OUTPUTS_FOLDER}", f"{folder}/outputs"

@@ -8,6 +8,7 @@ from typing import TypeVar
 from fuseproof.harness.analysis.campaign import CampaignAnalysis, CellAnalysis
 from fuseproof.harness.analysis.metrics import TITLES, MetricResult
 from fuseproof.harness.analysis.planning import plans_of
+from fuseproof.harness.analysis.runs import ARMS
 from fuseproof.harness.analysis.sentences import interval_text, percent_text
 from fuseproof.harness.number_format import MISSING, count, number, percent, seconds
 from fuseproof.harness.report.between_cells import between_cells_parts
@@ -23,6 +24,7 @@ from fuseproof.harness.report.document import (
 )
 from fuseproof.harness.report.fastpaths import fastpath_parts
 from fuseproof.harness.report.figures import slot_strip, stage_parts
+from fuseproof.harness.report.floor import floor_parts
 from fuseproof.harness.report.layout import Layout
 from fuseproof.harness.report.overview import notable_cells
 from fuseproof.harness.statistics.comparison import Comparison
@@ -42,11 +44,12 @@ GLOSSARY = (
     "each a candidate/baseline ratio of two runs of that block, of all blocks together. Arms separated: "
     "one arm won every block without overlap."
 )
+LEVEL = "95 %"
 RESULT_HEAD = (
     "Workload",
     "Timer",
     "Baseline → candidate, s (mean reduction)",
-    "Reduction, 95 % interval",
+    f"Reduction, {LEVEL} interval",
     "Pair median",
     "Noise floor F",
     "Verdict",
@@ -84,6 +87,7 @@ def result_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
     blocks = _block_table(shown if layout.shows_blocks else analysis.cells)
     parts += blocks if layout.shows_blocks else []
     parts += bullets((Strong(cell.name), f": {cell.qualification.sentence}.") for cell in shown if _is_asked(cell))
+    parts += floor_parts(cells, layout)
     parts += between_cells_parts(analysis, layout)
     parts.append(Paragraph(LEGEND))
     if layout.has_figures:
@@ -109,7 +113,14 @@ def _result_table(cells: Sequence[CellAnalysis], layout: Layout) -> Table:
             continue
         metrics = cell.metrics if layout.shows_all_timers else cell.metrics[:1]
         rows += [_metric_row(cell.name if metric.is_primary else "", metric) for metric in metrics]
-    return Table(RESULT_HEAD, tuple(rows), numeric=range(2, 6))
+    return Table(_head(cells), tuple(rows), numeric=range(2, 6))
+
+
+def _head(cells: Sequence[CellAnalysis]) -> tuple[str, ...]:
+    """Of several candidates each interval has a level of its own, so that all of a cell hold together."""
+    found = [cell.verdict.comparison for cell in cells if cell.verdict.comparison is not None]
+    level = found[0].level_text if found and found[0].arm_count > len(ARMS) else LEVEL
+    return tuple(title.replace(LEVEL, level) for title in RESULT_HEAD)
 
 
 def _wordless_row(cell: CellAnalysis) -> tuple[Text, ...]:

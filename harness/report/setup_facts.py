@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fuseproof.harness.analysis.campaign import CampaignAnalysis
-from fuseproof.harness.analysis.runs import ARM_WORDS, ARMS
+from fuseproof.harness.analysis.runs import ARM_WORDS
 from fuseproof.harness.number_format import gib, short_duration, shortened
 from fuseproof.harness.report.privacy import clean_text
 
@@ -63,9 +63,9 @@ def commits(analysis: CampaignAnalysis) -> dict[str, str]:
     """By arm in words, the commits that its runs recorded; without an arm that recorded none."""
     found: dict[str, dict[str, None]] = {}
     for cell in analysis.cells:
-        for arm, recorded in cell.equal_work.commits:
+        for arm, recorded in cell.commits.items():
             found.setdefault(arm, {}).update(dict.fromkeys(recorded))
-    return {ARM_WORDS[arm]: ", ".join(found[arm]) for arm in ARMS if found.get(arm)}
+    return {ARM_WORDS[arm]: ", ".join(found[arm]) for arm in analysis.plan.letters if found.get(arm)}
 
 
 def _machine_facts(analysis: CampaignAnalysis) -> Iterable[tuple[str, str]]:

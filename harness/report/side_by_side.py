@@ -5,6 +5,7 @@ Nothing is pooled and nothing is computed across the campaigns: each word and in
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from fuseproof.harness.analysis.sentences import (
     verdict_line,
     warning_texts,
 )
-from fuseproof.harness.campaign.folder import Campaign
+from fuseproof.harness.campaign.folder import PERF_FILE, Campaign
 from fuseproof.harness.number_format import MISSING, count
 from fuseproof.harness.report.build import cleaned
 from fuseproof.harness.report.document import Bullets, Code, Document, Paragraph, Part, Section, Strong, Table, Text
@@ -47,6 +48,9 @@ class CampaignPair:
     first: CampaignAnalysis
     second: CampaignAnalysis
     differences: tuple[SetupDifference, ...]
+    shared: int = 0
+    """How many perf dumps of the first are also the second's, byte for byte."""
+    dumps: tuple[int, int] = (0, 0)
 
     @property
     def sides(self) -> tuple[tuple[str, CampaignAnalysis], tuple[str, CampaignAnalysis]]:
@@ -57,6 +61,21 @@ class CampaignPair:
     def cell_names(self) -> list[str]:
         """The cells of the first, then those that only the second has."""
         return list(dict.fromkeys(cell.name for _, side in self.sides for cell in side.cells))
+
+    @property
+    def same_runs(self) -> str | None:
+        """That both folders hold the same runs, where they do: a copy is no second measurement."""
+        if not self.shared:
+            return None
+        is_whole = self.dumps == (self.shared, self.shared)
+        what = "Both folders hold the same campaign" if is_whole else "The campaigns share runs"
+        amounts = f"{self.dumps[0]} and {self.dumps[1]}"
+        return f"{what}: {count(self.shared, 'perf dump')} of {amounts} are equal, byte for byte."
+
+    @property
+    def head(self) -> tuple[str, ...]:
+        """What is said first of the two."""
+        return (self.not_pooled,) if self.same_runs is None else (self.same_runs, self.not_pooled)
 
     @property
     def not_pooled(self) -> str:
@@ -83,19 +102,25 @@ def read_pair(first: Path | str, second: Path | str) -> CampaignPair:
     if Path(first).resolve() == Path(second).resolve():
         raise UsageError(f"{first} and {second} are the same folder.", next_step="Name two campaigns.")
     sides = [_analysed(folder) for folder in (first, second)]
-    return CampaignPair(sides[0], sides[1], setup_differences(sides[0], sides[1]))
+    dumps = [found for _, found in sides]
+    shared = sum((Counter(dumps[0]) & Counter(dumps[1])).values())
+    one, other = sides[0][0], sides[1][0]
+    return CampaignPair(one, other, setup_differences(one, other), shared, (len(dumps[0]), len(dumps[1])))
 
 
-def _analysed(folder: Path | str) -> CampaignAnalysis:
+def _analysed(folder: Path | str) -> tuple[CampaignAnalysis, list[str]]:
+    """The judged campaign, and the hashes of its perf dumps."""
     campaign = Campaign.open(folder)
-    refuse_changed_evidence(campaign, evidence_lines(campaign))
-    return analyse(campaign)
+    lines = evidence_lines(campaign)
+    refuse_changed_evidence(campaign, lines)
+    dumps = [line.partition("  ")[0] for name, line in lines.items() if name.endswith(f"/{PERF_FILE}")]
+    return analyse(campaign), dumps
 
 
 def pair_lines(pair: CampaignPair) -> list[str]:
     """The comparison as lines of plain text, without private things."""
     lines = [f"{word}: {_campaign_text(side)}" for word, side in pair.sides]
-    lines.append(pair.not_pooled)
+    lines += pair.head
     for name in pair.cell_names:
         lines.append(name)
         for word, side in pair.sides:
@@ -117,8 +142,8 @@ def _cell_lines(word: str, cell: CellAnalysis) -> list[str]:
 def render_pair(pair: CampaignPair) -> str:
     """The comparison as GitHub markdown."""
     rows = [row for name in pair.cell_names for row in _rows(pair, name)]
-    result = (
-        Paragraph(Strong(pair.not_pooled)),
+    result: tuple[Part, ...] = (
+        *(Paragraph(Strong(text)) for text in pair.head),
         Bullets(tuple((Strong(word), f": {_campaign_text(side)}") for word, side in pair.sides)),
         Table(RESULT_HEAD, tuple(rows), numeric=range(3, 5)),
         Paragraph(CAVEAT),
@@ -160,7 +185,7 @@ def _numbers(cell: CellAnalysis) -> tuple[str, str, str, str]:
         return (MISSING, MISSING, MISSING, f"{len(cell.runs.blocks)} of {cell.runs.planned_blocks}")
     is_quoted = all(warning.code != "MEAN_MEDIAN_DISAGREE" for warning in cell.verdict.warnings)
     point = percent_text(comparison.reduction) if is_quoted else "not quoted"
-    level = f"{100 * (1 - comparison.alpha):g} %"
+    level = comparison.level_text
     return (
         cell.primary.title,
         point,

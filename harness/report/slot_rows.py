@@ -32,8 +32,10 @@ COLUMNS = (
     "slot",
     "reason",
 )
-FORMULA_STARTS = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
-"""Spreadsheets read the wide forms of these characters too."""
+FORMULA_STARTS = ("=", "+", "-", "@", "＝", "＋", "－", "＠", "﹦", "﹢", "﹣", "﹫", "\u2212")
+"""Spreadsheets read the wide and the small forms of these characters too, and some the minus sign."""
+INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff\u00ad"
+"""Some programs take these from the start of a cell."""
 NO_HASH = "none"
 
 Value = str | int | float | None
@@ -49,9 +51,9 @@ def render_csv(analysis: CampaignAnalysis) -> str:
     writer = csv.writer(text)
     writer.writerow(COLUMNS)
     clean = Cleaner().text
-    for cell in analysis.cells:
-        counted = {run.record.id for run in cell.runs.runs}
-        for slot in cell.runs.slots:
+    for runs in analysis.all_runs:
+        counted = {run.record.id for run in runs.runs}
+        for slot in runs.slots:
             row = _row(slot, is_counted=slot.id in counted)
             writer.writerow([_field(row[name], clean) for name in COLUMNS])
     return text.getvalue()
@@ -89,4 +91,4 @@ def _field(value: Value, clean: Callable[[str], str]) -> Value:
     if not isinstance(value, str):
         return value
     text = visible(" ".join(clean(value).split()))
-    return f"'{text}" if text.startswith(FORMULA_STARTS) else text
+    return f"'{text}" if text.lstrip(INVISIBLE).startswith(FORMULA_STARTS) else text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,7 +18,8 @@ SLOTS = "slots/"
 FINISHED = ("complete", "failed")
 REWRITTEN_STATES = ("superseded", "interrupted")
 """The only states that a later session writes into the ``result.json`` of a slot that ended before."""
-_TEMPORARY = re.compile(r"\.fuseproof-.*\.tmp")
+_TEMPORARY = re.compile(r"\.fuseproof-\d+-[0-9a-f]{8}\.tmp")
+"""Exactly the names that :func:`~fuseproof.harness.atomic_files.temporary_beside` gives."""
 _LINE = re.compile(r"\\?[0-9a-f]{64}  (?P<name>.+)")
 
 
@@ -114,9 +116,32 @@ def _line(hash_: str, name: str) -> str:
     return f"{'' if escaped == name else chr(92)}{hash_}  {escaped}\n"
 
 
+def temporary_files(directory: Path) -> list[str]:
+    """Our own temporary files, relative to the folder: what a session that was killed while it wrote has left."""
+    return sorted(
+        (Path(folder) / name).relative_to(directory).as_posix()
+        for folder, _, names in os.walk(directory)
+        for name in names
+        if is_temporary(name)
+    )
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file of this name is one that this program writes before it renames it."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
 def _files(directory: Path, below: str) -> list[Path]:
+    """Regular files that may be signed; a link is none, because it would sign what lies elsewhere."""
     found = []
     for folder, folders, names in os.walk(directory / below):
         folders.sort()
-        found += [Path(folder) / name for name in names if not _TEMPORARY.fullmatch(name)]
-    return [path for path in found if path != directory / SUMS_FILE and path.is_file()]
+        found += [Path(path) for name in names if not is_temporary(name) and _is_regular(path := f"{folder}/{name}")]
+    return [path for path in found if path != directory / SUMS_FILE]
+
+
+def _is_regular(path: str) -> bool:
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except OSError:
+        return False

@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fuseproof.harness.analysis.campaign import CampaignAnalysis, CellAnalysis
-from fuseproof.harness.analysis.gpu_conditions import (
-    BASES,
-    CLOCK_LIMIT,
-    ArmConditions,
-    GpuConditions,
-    clock_text,
-    sampling_text,
-)
+from fuseproof.harness.analysis.gpu_clocks import CLOCK_LIMIT, ClockDifference
+from fuseproof.harness.analysis.gpu_conditions import BASES, ArmConditions, GpuConditions
+from fuseproof.harness.analysis.gpu_reasons import NORMAL_EVENTS, clock_text, sampling_text
 from fuseproof.harness.analysis.runs import ARM_WORDS
 from fuseproof.harness.number_format import MISSING, count, number
 from fuseproof.harness.report.document import Bullets, Details, Paragraph, Part, Section, Table, Text
@@ -21,8 +16,6 @@ from fuseproof.harness.report.traces import slot_traces
 from fuseproof.harness.statistics.reasons import percent
 
 HEAD = ("Workload", "Arm", "SM clock MHz", "Memory clock MHz", "Power W", "Highest °C (memory)", "Events", "Samples")
-NORMAL_EVENTS = frozenset({"idle", "applications clocks"})
-"""These say nothing about a measurement."""
 UNITS = "Means over the runs; temperatures are the highest seen. Events: share of samples with a clock event reason."
 
 
@@ -90,17 +83,27 @@ def _sentences(all_conditions: Sequence[GpuConditions]) -> list[Text]:
 
 
 def _clock_sentence(all_conditions: Sequence[GpuConditions]) -> str:
-    known = [(gpu.clock_difference, gpu) for gpu in all_conditions if gpu.clock_difference is not None]
+    known = [(gpu.worst_clock, gpu) for gpu in all_conditions if gpu.worst_clock is not None]
     if not known:
+        if any(gpu.unlike_cards for gpu in all_conditions):
+            return "The arms' clocks were not compared: the arms worked on different cards."
         return "The arms' clocks were not compared: not every run has samples of a working card."
-    difference, worst = max(known, key=lambda pair: abs(pair[0]))
+    clock, worst = max(known, key=lambda pair: _distance(pair[0]))
     if len(all_conditions) == 1:
-        return _sentence(f"{clock_text(worst, difference)}, limit {percent(CLOCK_LIMIT, 0)}")
+        return _sentence(f"{clock_text(worst, clock)}, limit {percent(CLOCK_LIMIT, 0)}{_cards_text(worst)}")
     bases = ", ".join(sorted({BASES[gpu.basis] for _, gpu in known if gpu.basis}))
     return (
-        f"The arms' mean SM clocks differ by at most {percent(abs(difference))} (limit {percent(CLOCK_LIMIT, 0)}) in "
+        f"The arms' mean SM clocks differ by at most {percent(abs(clock.share))} (limit {percent(CLOCK_LIMIT, 0)}) in "
         f"{len(known)} of {count(len(all_conditions), 'cell')}, {bases}."
     )
+
+
+def _distance(clock: ClockDifference) -> float:
+    return abs(clock.share)
+
+
+def _cards_text(conditions: GpuConditions) -> str:
+    return f"; judged by {count(len(conditions.cards), 'card')}, the same in every run" if conditions.cards else ""
 
 
 def _sentence(text: str) -> str:

@@ -20,7 +20,7 @@ LINES = (("sm_clock_mhz", "SM clock", "MHz"), ("power_w", "power", "W"))
 
 def slot_traces(analysis: CampaignAnalysis) -> tuple[Part, ...]:
     """SM clock and power of the first counting slots, one picture each; a damaged line or file draws nothing."""
-    records = [run.record for cell in analysis.cells for run in cell.runs.runs if run.record.gpu is not None]
+    records = [run.record for runs in analysis.all_runs for run in runs.runs if run.record.gpu is not None]
     found: list[Part] = []
     for record in records[:MOST_SLOTS]:
         lines = list(_lines(analysis.directory / record.directory / "telemetry.jsonl"))

@@ -9,8 +9,10 @@ from pathlib import Path
 from fuseproof.errors import FuseproofError
 from fuseproof.harness.analysis.campaign import CampaignAnalysis, analyse
 from fuseproof.harness.analysis.noise_floor import noise_floor
-from fuseproof.harness.atomic_files import write_text_atomically
+from fuseproof.harness.atomic_files import write_bytes_atomically, write_text_atomically
+from fuseproof.harness.campaign.floors import FLOOR_FILE
 from fuseproof.harness.campaign.folder import Campaign
+from fuseproof.harness.report.figure_files import Figures, draw_figures, strange_figures
 from fuseproof.harness.report.html import render_html
 from fuseproof.harness.report.ledger import RAW_RUNS_FILE
 from fuseproof.harness.report.markdown import moves_raw_runs, render_markdown, render_raw_runs
@@ -27,12 +29,10 @@ from fuseproof.harness.report.sums import (
 MARKDOWN_FILE = "report.md"
 HTML_FILE = "report.html"
 NUMBERS_FILE = "report.json"
-FLOOR_FILE = "aa.json"
-"""The noise floor that an A/A campaign has measured."""
 
 
 def write_report(campaign_dir: Path | str) -> CampaignAnalysis:
-    """Render a campaign folder again: report.md, report.html, report.json, raw-runs.md if needed, SHA256SUMS.
+    """Render a campaign folder again: report.md, .html and .json, raw-runs.md if needed, figures/, SHA256SUMS.
 
     A file whose bytes are already right is left alone, so a complete folder may be read-only. Raises
     :class:`FuseproofError` naming the file that is damaged or cannot be written, or the measurement that is no longer
@@ -42,11 +42,14 @@ def write_report(campaign_dir: Path | str) -> CampaignAnalysis:
     evidence = evidence_lines(campaign)
     refuse_changed_evidence(campaign, evidence)
     analysis = analyse(campaign)
-    rendered = render_files(analysis)
-    for name, text in rendered.items():
-        _write_if_changed(campaign.directory / name, text)
-    if RAW_RUNS_FILE not in rendered:
-        _remove_if_present(campaign.directory / RAW_RUNS_FILE)
+    figures = draw_figures(analysis)
+    rendered = render_files(analysis, figures)
+    files: dict[str, str | bytes] = {**figures.files, **rendered}
+    for name, content in files.items():
+        _write_if_changed(campaign.directory / name, content)
+    leftover = [name for name in (RAW_RUNS_FILE, FLOOR_FILE) if name not in rendered]
+    for name in leftover + strange_figures(campaign.directory, figures):
+        _remove_if_present(campaign.directory / name)
     _write_if_changed(campaign.directory / SUMS_FILE, checksums(campaign, evidence))
     return analysis
 
@@ -58,7 +61,10 @@ def stale_files(analysis: CampaignAnalysis) -> list[str]:
     or of a file that is gone.
     """
     directory = analysis.directory
-    stale = {name for name, text in render_files(analysis).items() if not _holds(directory / name, text)}
+    figures = draw_figures(analysis)
+    files: dict[str, str | bytes] = {**figures.files, **render_files(analysis, figures)}
+    stale = {name for name, content in files.items() if not _holds(directory / name, content)}
+    stale |= set(strange_figures(directory, figures))
     noted = noted_lines(directory)
     if not noted:
         return sorted(stale | {SUMS_FILE})
@@ -71,10 +77,13 @@ def changed_measurements(analysis: CampaignAnalysis) -> list[str]:
     return [name for name, _ in changed_evidence(analysis.campaign, evidence_lines(analysis.campaign))]
 
 
-def render_files(analysis: CampaignAnalysis) -> dict[str, str]:
-    """The report files by name; ``raw-runs.md`` only when the markdown report refers to it, ``aa.json`` of an A/A."""
+def render_files(analysis: CampaignAnalysis, figures: Figures | None = None) -> dict[str, str]:
+    """The report's texts by name; ``raw-runs.md`` only when the markdown report refers to it, ``aa.json`` of an A/A.
+
+    ``figures`` are the pictures that ``report.html`` shows, drawn here when they are not given.
+    """
     markdown = render_markdown(analysis)
-    files = {MARKDOWN_FILE: markdown, HTML_FILE: render_html(analysis), NUMBERS_FILE: render_numbers(analysis)}
+    files = {MARKDOWN_FILE: markdown, HTML_FILE: render_html(analysis, figures), NUMBERS_FILE: render_numbers(analysis)}
     floor = noise_floor(analysis)
     if floor is not None:
         files[FLOOR_FILE] = json.dumps(Cleaner().value(floor), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
@@ -88,9 +97,10 @@ def render_numbers(analysis: CampaignAnalysis) -> str:
     return json.dumps(Cleaner().value(analysis.to_json()), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _holds(path: Path, text: str) -> bool:
+def _holds(path: Path, content: str | bytes) -> bool:
+    wanted = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
     try:
-        return path.read_bytes() == text.encode("utf-8", "surrogateescape")
+        return path.read_bytes() == wanted
     except OSError:
         return False
 
@@ -108,10 +118,13 @@ def _remove_if_present(path: Path) -> None:
         ) from error
 
 
-def _write_if_changed(path: Path, text: str) -> None:
-    if _holds(path, text):
+def _write_if_changed(path: Path, content: str | bytes) -> None:
+    if _holds(path, content):
         return
     try:
-        write_text_atomically(path, text)
+        if isinstance(content, str):
+            write_text_atomically(path, content)
+        else:
+            write_bytes_atomically(path, content)
     except OSError as error:
         raise FuseproofError(f"{path} could not be written: {error.strerror or error}.") from error

@@ -1,5 +1,7 @@
 """Blocks of A-B-B-A times in, every number of the report out: effect, interval, drift, companions, noise floor.
 
+Of three or more arms (A B C C B A) one comparison is one candidate against the baseline; the scatter is that of all
+runs (:mod:`fuseproof.harness.statistics.several_arms`).
 Effects are kept as log ratios ln(candidate / baseline) and printed as reductions 1 - exp(log effect): +0.05 means 5 %
 less time. The formulas are in :mod:`fuseproof.harness.statistics.contrasts`; the words in
 :mod:`fuseproof.harness.statistics.verdict`.
@@ -10,13 +12,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from fuseproof.errors import FuseproofError, InvalidMeasurementError, UsageError
-from fuseproof.harness.statistics.contrasts import Bools, Contrasts, Floats, Summary, by_arm, contrasts, summarise
+from fuseproof.harness.statistics.contrasts import (
+    TWO_ARMS,
+    Bools,
+    Contrasts,
+    Floats,
+    Summary,
+    contrasts,
+    each_alpha,
+    summarise,
+)
 from fuseproof.harness.statistics.detectable import estimated_scatter_factor, smallest_detectable_effect
+from fuseproof.harness.statistics.several_arms import Halves, summarise_against
 
 __all__ = [
     "ArmTimes",
@@ -31,37 +43,37 @@ __all__ = [
     "summary_of",
 ]
 
-Orientation = Literal["ABBA", "BAAB"]
-SLOT_LABELS: dict[str, tuple[str, str, str, str]] = {
-    "ABBA": ("A1", "B1", "B2", "A2"),
-    "BAAB": ("B1", "A1", "A2", "B2"),
-}
+BASELINE = "A"
+TWO_ARM_ORDERS = frozenset({"ABBA", "BAAB"})
 FEWEST_BLOCKS_TO_PERMUTE = 3
 MOST_BLOCKS_TO_PERMUTE = 16
 
 
 @dataclass(frozen=True)
 class Block:
-    """Four runs that belong together, in the order they ran: A-B-B-A, or mirrored B-A-A-B.
+    """The runs that belong together, in the order they ran: A-B-B-A, mirrored B-A-A-B, or A-B-C-C-B-A of three arms.
 
-    ``seconds`` are in slot order; ``label`` names the block for a reader ("r1"). Raises InvalidMeasurementError, naming
-    block and slot, for a time that is not finite and above zero.
+    ``seconds`` are in slot order; ``label`` names the block for a reader ("r1"); ``candidate`` is the arm that is held
+    against A. Raises InvalidMeasurementError, naming block and slot, for a time that is not finite and above zero.
     """
 
-    orientation: Orientation
-    seconds: tuple[float, float, float, float]
+    orientation: str
+    seconds: tuple[float, ...]
     label: str = ""
+    candidate: str = "B"
 
     def __post_init__(self) -> None:
         name = f"block {self.label}" if self.label else "a block"
-        if self.orientation not in SLOT_LABELS:
+        if not self._has_known_order:
             raise UsageError(
-                f"The orientation of {name} is {self.orientation!r}; it must be ABBA or BAAB.",
-                next_step="Say in which order the four runs were made.",
+                f"The orientation of {name} is {self.orientation!r}; it must be ABBA or BAAB, or of more arms a "
+                f"palindrome such as ABCCBA with the arms A and {self.candidate}.",
+                next_step="Say in which order the runs were made.",
             )
-        if len(self.seconds) != 4:
+        if len(self.seconds) != len(self.orientation):
+            exactly = "four" if len(self.orientation) == 2 * TWO_ARMS else str(len(self.orientation))
             raise UsageError(
-                f"{name.capitalize()} has {len(self.seconds)} times; a block has exactly four.",
+                f"{name.capitalize()} has {len(self.seconds)} times; a block has exactly {exactly}.",
                 next_step="Leave incomplete blocks out, or run them again as a whole.",
             )
         for slot, (label, seconds) in enumerate(zip(self.slot_labels, self.seconds, strict=True), start=1):
@@ -72,9 +84,30 @@ class Block:
                 )
 
     @property
-    def slot_labels(self) -> tuple[str, str, str, str]:
+    def _has_known_order(self) -> bool:
+        order, half = self.orientation, self.half
+        is_palindrome = len(order) % 2 == 0 and half + half[::-1] == order and len(set(half)) == len(half)
+        return is_palindrome and self.candidate != BASELINE and {BASELINE, self.candidate} <= set(half)
+
+    @property
+    def half(self) -> str:
+        """The arms in the order of the block's first half."""
+        return self.orientation[: len(self.orientation) // 2]
+
+    @property
+    def slot_labels(self) -> tuple[str, ...]:
         """Which run stands in which slot: A1 B1 B2 A2, or B1 A1 A2 B2."""
-        return SLOT_LABELS[self.orientation]
+        count = len(self.half)
+        return tuple(f"{arm}{1 if slot < count else 2}" for slot, arm in enumerate(self.orientation))
+
+    @property
+    def pair(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """The two runs of the baseline and the two of the candidate, in the order they ran, in seconds."""
+        baseline, candidate = (
+            (self.seconds[self.half.index(arm)], self.seconds[-1 - self.half.index(arm)])
+            for arm in (BASELINE, self.candidate)
+        )
+        return baseline, candidate
 
 
 @dataclass(frozen=True)
@@ -113,7 +146,7 @@ class BlockNumbers:
     """One block of a comparison."""
 
     label: str
-    orientation: Orientation
+    orientation: str
     baseline_mean_s: float
     candidate_mean_s: float
     mean_reduction: float
@@ -144,7 +177,8 @@ class Comparison:
     baseline: ArmTimes
     candidate: ArmTimes
     is_balanced: bool
-    """As many ABBA as BAAB blocks, give or take one (never with one block)."""
+    """As many ABBA as BAAB blocks, give or take one (never with one block); of more arms: each has every place
+    equally often."""
     degrees_of_freedom: int
     alpha: float
     min_effect: float
@@ -194,9 +228,27 @@ class Comparison:
     drift_alias: float
     """What a monotone drift may have added to the effect, log units; 0 when the order is balanced."""
 
+    arm_count: int = TWO_ARMS
+    """How many arms the campaign has; each interval then is one of several that hold together."""
+    arms_scatter_unevenly: bool = False
+    """The two compared arms scatter more than the rest, and the interval used rests on their own scatter."""
+
+    @property
+    def interval_level(self) -> float:
+        """The level of this one interval: 0.95 of two arms, 0.975 of three, so that all of them hold at 0.95."""
+        return 1 - each_alpha(self.alpha, self.arm_count)
+
+    @property
+    def level_text(self) -> str:
+        """``95 %``."""
+        return f"{100 * (1 - self.alpha):g} %" if self.arm_count == TWO_ARMS else f"{100 * self.interval_level:.4g} %"
+
     def to_json(self) -> dict[str, Any]:
         """Strict JSON values: finite numbers, strings, lists, null."""
-        return asdict(self)
+        values = asdict(self)
+        if self.arm_count == TWO_ARMS:
+            del values["arm_count"], values["arms_scatter_unevenly"]
+        return values
 
 
 def stack(blocks: Sequence[Block]) -> tuple[Floats, Bools]:
@@ -206,18 +258,26 @@ def stack(blocks: Sequence[Block]) -> tuple[Floats, Bools]:
 
 
 def summary_of(blocks: Sequence[Block], thresholds: Thresholds) -> Summary:
-    """The batch core's numbers for one campaign. Raises FuseproofError when there is no block."""
+    """The batch core's numbers for one campaign. Raises FuseproofError when there is no block.
+
+    Of several arms all blocks must have the same ones and name the same candidate.
+    """
     if not blocks:
         raise FuseproofError("There is no complete block to compare.", next_step="Run at least one whole block.")
-    seconds, is_mirrored = stack(blocks)
-    return summarise(seconds, is_mirrored, alpha=thresholds.alpha, tick_s=thresholds.tick_s)
+    alpha, tick_s = thresholds.alpha, thresholds.tick_s
+    if blocks[0].orientation in TWO_ARM_ORDERS:
+        return summarise(*stack(blocks), alpha=alpha, tick_s=tick_s)
+    letters = sorted(blocks[0].half)
+    halves: Halves = np.array([[letters.index(arm) for arm in block.half] for block in blocks])
+    seconds = np.array([block.seconds for block in blocks], dtype=np.float64)
+    return summarise_against(seconds, halves, letters.index(blocks[0].candidate), alpha=alpha, tick_s=tick_s)
 
 
 def compare(blocks: Sequence[Block], thresholds: Thresholds | None = None) -> Comparison:
     """Every number of the report for these blocks; no run is left out for its value."""
     thresholds = thresholds or Thresholds()
     summary = summary_of(blocks, thresholds)
-    baseline, candidate = by_arm(*stack(blocks))
+    baseline, candidate = _pair(blocks)
     effect, half_width = float(summary.effect), float(summary.half_width)
     return Comparison(
         blocks=_block_numbers(blocks, summary),
@@ -250,7 +310,15 @@ def compare(blocks: Sequence[Block], thresholds: Thresholds | None = None) -> Co
         noise_floor_median=float(np.median(summary.same_arm_spreads)),
         mean_drift_per_slot=float(summary.mean_drift),
         drift_alias=float(summary.alias),
+        arm_count=summary.arm_count,
+        arms_scatter_unevenly=bool(summary.arms_scatter_unevenly),
     )
+
+
+def _pair(blocks: Sequence[Block]) -> tuple[Floats, Floats]:
+    """The runs of the baseline and of the candidate, each [n, 2] in seconds."""
+    pairs = np.array([block.pair for block in blocks], dtype=np.float64)
+    return pairs[:, 0], pairs[:, 1]
 
 
 def _reduction(log_effect: float) -> float:
@@ -265,7 +333,7 @@ def _interval(effect: float, half_width: float) -> tuple[float, float]:
 def _block_numbers(blocks: Sequence[Block], summary: Summary) -> tuple[BlockNumbers, ...]:
     numbers = []
     for index, block in enumerate(blocks):
-        baseline, candidate = by_arm(*stack([block]))
+        baseline, candidate = _pair([block])
         effect = float(summary.blocks.effect[index])
         numbers.append(
             BlockNumbers(
@@ -302,11 +370,12 @@ def _smallest_detectable(summary: Summary, thresholds: Thresholds) -> float | No
         return None
     return float(
         smallest_detectable_effect(
-            summary.scatter * estimated_scatter_factor(summary.block_count),
+            summary.scatter * estimated_scatter_factor(summary.block_count, summary.arm_count),
             summary.block_count,
             min_effect=thresholds.min_effect,
             alpha=thresholds.alpha,
             is_balanced=summary.is_balanced,
+            arms=summary.arm_count,
         )
     )
 

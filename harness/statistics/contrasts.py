@@ -27,8 +27,7 @@ SCATTER_FLOOR = 1e-4
 BLOCK_TEST_LEVEL = 0.95
 """Level of the F test that asks whether blocks differ by more than their runs scatter."""
 
-MONOTONE_DRIFT_BOUND = 5 / 3
-"""Any monotone drift inside a block moves its effect by at most this much times |drift per slot| (exact bound)."""
+TWO_ARMS = 2
 
 
 @dataclass(frozen=True)
@@ -51,8 +50,6 @@ class Summary:
     degrees_of_freedom: int
     is_balanced: bool
     """At least two blocks, and as many ABBA as BAAB blocks give or take one."""
-    is_mirrored: Bools
-    """Shape [n]: which blocks ran B-A-A-B."""
     blocks: Contrasts
     effect: Floats
     residual_sum: Floats
@@ -80,6 +77,27 @@ class Summary:
     same_arm_spreads: Floats
     """Shape [..., n, 2]: |x - y| / mean of the two runs of one arm in one block (A, then B); a share, not a log."""
     mean_seconds: Floats
+    curvature: Floats
+    """Half of what the order of the slots makes the blocks' effects differ by; 0 where all ran in one order."""
+    arm_count: int = TWO_ARMS
+    """How many arms the campaign has; the numbers are those of one candidate against the baseline."""
+    arms_scatter_unevenly: Bools | None = None
+    """Of three or more arms: the two compared scatter more than the rest, and the half width is by their own."""
+
+
+def monotone_drift_bound(arm_count: int = TWO_ARMS) -> float:
+    """Any monotone drift inside a block moves an effect by at most this much times |drift per slot|: 5/3 for two."""
+    return arm_count * (2 * arm_count + 1) / 6
+
+
+def degrees_of_freedom_of(block_count: int, arm_count: int = TWO_ARMS) -> int:
+    """What is left of the runs of n blocks behind an intercept and a slope a block and an effect an arm: 2n - 1."""
+    return (arm_count - 1) * (2 * block_count - 1)
+
+
+def each_alpha(alpha: float, arm_count: int = TWO_ARMS) -> float:
+    """The error level of each comparison with the baseline so that all of them together have ``alpha``."""
+    return alpha / (arm_count - 1)
 
 
 def by_arm(values: Floats, is_mirrored: Bools) -> tuple[Floats, Floats]:
@@ -117,7 +135,7 @@ def summarise(seconds: Floats, is_mirrored: Bools, *, alpha: float, tick_s: floa
     interval; ``tick_s`` the resolution of the timer in seconds (0: negligible).
     """
     block_count = seconds.shape[-2]
-    degrees_of_freedom = 2 * block_count - 1
+    degrees_of_freedom = degrees_of_freedom_of(block_count)
     blocks = contrasts(seconds, is_mirrored)
     effect = blocks.effect.mean(axis=-1)
     residual_sum = np.square(blocks.residual).sum(axis=-1)
@@ -127,9 +145,9 @@ def summarise(seconds: Floats, is_mirrored: Bools, *, alpha: float, tick_s: floa
 
     per_scatter = t_quantile(alpha, degrees_of_freedom) / np.sqrt(block_count)
     resolution = per_scatter * scatter
-    blocks_differ = _blocks_differ(residual_sum, between_sum, block_count)
-    is_widened = blocks_differ & (block_count >= 3)
-    between_blocks = np.where(is_widened, _between_half_width(between_sum, block_count, alpha), 0.0)
+    differ = blocks_differ(residual_sum, between_sum, block_count, block_count)
+    is_widened = differ & (block_count >= 3)
+    between_blocks = np.where(is_widened, between_half_width(between_sum, block_count, alpha), 0.0)
     mean_seconds = seconds.mean(axis=(-2, -1))
 
     mirrored_count = int(is_mirrored.sum())
@@ -139,7 +157,6 @@ def summarise(seconds: Floats, is_mirrored: Bools, *, alpha: float, tick_s: floa
         block_count=block_count,
         degrees_of_freedom=degrees_of_freedom,
         is_balanced=is_balanced,
-        is_mirrored=is_mirrored,
         blocks=blocks,
         effect=effect,
         residual_sum=residual_sum,
@@ -149,40 +166,51 @@ def summarise(seconds: Floats, is_mirrored: Bools, *, alpha: float, tick_s: floa
         resolution=resolution,
         half_width_raw=per_scatter * scatter_raw,
         half_width=np.maximum(resolution, between_blocks) + tick_s / mean_seconds,
-        blocks_differ=blocks_differ,
+        blocks_differ=differ,
         is_widened=is_widened,
         mean_drift=mean_drift,
-        alias=np.zeros_like(mean_drift) if is_balanced else MONOTONE_DRIFT_BOUND * mean_drift,
-        pair_median=_pair_median(seconds, is_mirrored),
-        same_arm_spreads=_same_arm_spreads(seconds, is_mirrored),
+        alias=np.zeros_like(mean_drift) if is_balanced else monotone_drift_bound() * mean_drift,
+        pair_median=pair_median_of(*by_arm(np.log(seconds), is_mirrored)),
+        same_arm_spreads=spreads_of(np.stack(by_arm(seconds, is_mirrored), axis=-2)),
         mean_seconds=mean_seconds,
+        curvature=_curvature(blocks.effect, is_mirrored),
     )
 
 
-def _blocks_differ(residual_sum: Floats, between_sum: Floats, block_count: int) -> Bools:
+def blocks_differ(residual_sum: Floats, between_sum: Floats, block_count: int, residual_degrees: int) -> Bools:
+    """The F test of the spread between the blocks' effects against the runs' scatter within them."""
     from scipy.special import fdtri
 
     if block_count < 2:
         return np.zeros_like(residual_sum, dtype=np.bool_)
-    critical = fdtri(block_count - 1, block_count, BLOCK_TEST_LEVEL)
-    within = np.maximum(residual_sum / block_count, SCATTER_FLOOR**2)
+    critical = fdtri(block_count - 1, residual_degrees, BLOCK_TEST_LEVEL)
+    within = np.maximum(residual_sum / residual_degrees, SCATTER_FLOOR**2)
     differ: Bools = between_sum / (block_count - 1) / within > critical
     return differ
 
 
-def _between_half_width(between_sum: Floats, block_count: int, alpha: float) -> Floats:
+def between_half_width(between_sum: Floats, block_count: int, alpha: float) -> Floats:
+    """Half width of an interval that rests on the spread of the blocks' effects alone; 0 with one block."""
     if block_count < 2:
         return np.zeros_like(between_sum)
     standard_error = np.sqrt(between_sum / (block_count * (block_count - 1)))
     return np.asarray(t_quantile(alpha, block_count - 1) * standard_error)
 
 
-def _pair_median(seconds: Floats, is_mirrored: Bools) -> Floats:
-    baseline, candidate = by_arm(np.log(seconds), is_mirrored)
+def pair_median_of(baseline: Floats, candidate: Floats) -> Floats:
+    """Median of the 4n within-block ratios of two arms' log times, each [..., n, 2]."""
     ratios = candidate[..., :, np.newaxis] - baseline[..., np.newaxis, :]
     return np.median(ratios.reshape(*ratios.shape[:-3], -1), axis=-1)
 
 
-def _same_arm_spreads(seconds: Floats, is_mirrored: Bools) -> Floats:
-    arms = np.stack(by_arm(seconds, is_mirrored), axis=-2)
+def spreads_of(arms: Floats) -> Floats:
+    """|x - y| / mean of the two runs of each arm in each block; ``arms`` is [..., n, 2, 2] in seconds."""
     return np.asarray(np.abs(arms[..., 0] - arms[..., 1]) / arms.mean(axis=-1))
+
+
+def _curvature(effects: Floats, is_mirrored: Bools) -> Floats:
+    """Curved drift shows as a difference between the effects of ABBA and BAAB blocks."""
+    if is_mirrored.all() or not is_mirrored.any():
+        return np.zeros(effects.shape[:-1])
+    difference = effects[..., ~is_mirrored].mean(axis=-1) - effects[..., is_mirrored].mean(axis=-1)
+    return np.asarray(np.abs(difference) / 2)

@@ -15,10 +15,10 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from fuseproof.harness.statistics.contrasts import Bools, Floats, Summary
+from fuseproof.harness.statistics.contrasts import TWO_ARMS, Bools, Floats, Summary, monotone_drift_bound
 
-DRIFT_GUARD_BALANCED = 2
-DRIFT_GUARD_UNBALANCED = 4
+GUARD_MARGIN = 1.2
+"""The drift guard over the exact bound of what monotone drift inside one block can fake."""
 CONTRADICTION_SCATTERS = 2
 """A block contradicts the pooled effect when its own points the other way by more than this many scatters."""
 
@@ -68,6 +68,11 @@ def reduction(effect: Floats) -> Floats:
     return np.asarray(-np.expm1(effect))
 
 
+def drift_guard(arm_count: int = TWO_ARMS, *, is_balanced: bool = True) -> float:
+    """How many mean drifts per slot an effect must exceed: 2 for two arms in mirrored order, else 4; 4.2 for three."""
+    return GUARD_MARGIN * monotone_drift_bound(arm_count) * (1 if is_balanced else 2)
+
+
 def check(summary: Summary, *, min_effect: float, tick_s: float, is_capped: bool = False) -> Checks:
     """Apply every check of the rule. ``min_effect`` is a share (0.01 = 1 %); ``is_capped`` is the caller's own cap."""
     effect, half_width = summary.effect, summary.half_width
@@ -87,8 +92,10 @@ def check(summary: Summary, *, min_effect: float, tick_s: float, is_capped: bool
     robust_agrees = (np.sign(summary.pair_median) == np.sign(effect)) & (
         np.abs(reduction(summary.pair_median)) >= min_effect / 2
     )
-    guard = DRIFT_GUARD_BALANCED if summary.is_balanced else DRIFT_GUARD_UNBALANCED
+    guard = drift_guard(summary.arm_count, is_balanced=summary.is_balanced)
     exceeds_drift = magnitude > guard * summary.mean_drift
+    residual_degrees = summary.block_count * (summary.arm_count - 1)
+    curvature_limit = np.maximum(min_effect / 2, 4 * np.sqrt(summary.residual_sum / residual_degrees))
     return Checks(
         is_capped=capped,
         timer_is_coarse=timer_is_coarse,
@@ -101,9 +108,9 @@ def check(summary: Summary, *, min_effect: float, tick_s: float, is_capped: bool
         blocks_agree=blocks_agree,
         robust_agrees=robust_agrees,
         exceeds_drift=exceeds_drift,
-        exceeds_balanced_guard=magnitude > DRIFT_GUARD_BALANCED * summary.mean_drift,
+        exceeds_balanced_guard=magnitude > drift_guard(summary.arm_count) * summary.mean_drift,
         drift_is_seen=summary.mean_drift > np.maximum(summary.scatter, min_effect / 10),
-        curvature_is_seen=_curvature_is_seen(summary, min_effect),
+        curvature_is_seen=np.asarray(summary.curvature > curvature_limit),
     )
 
 
@@ -121,13 +128,3 @@ def _inside(effect: Floats, half_width: Floats, min_effect: float) -> Bools:
     """The interval of the reduction lies strictly inside (-min_effect, +min_effect)."""
     lower, upper = reduction(effect + half_width), reduction(effect - half_width)
     return np.asarray((lower > -min_effect) & (upper < min_effect))
-
-
-def _curvature_is_seen(summary: Summary, min_effect: float) -> Bools:
-    """Curved drift shows as a difference between the effects of ABBA and BAAB blocks."""
-    is_mirrored, effects = summary.is_mirrored, summary.blocks.effect
-    if is_mirrored.all() or not is_mirrored.any():
-        return np.zeros_like(summary.effect, dtype=np.bool_)
-    difference = effects[..., ~is_mirrored].mean(axis=-1) - effects[..., is_mirrored].mean(axis=-1)
-    limit = np.maximum(min_effect / 2, 4 * np.sqrt(summary.residual_sum / summary.block_count))
-    return np.asarray(np.abs(difference) / 2 > limit)

@@ -16,11 +16,24 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fuseproof.errors import UsageError
-from fuseproof.harness.statistics.contrasts import Floats, t_quantile
+from fuseproof.harness.statistics.contrasts import (
+    TWO_ARMS,
+    Floats,
+    degrees_of_freedom_of,
+    each_alpha,
+    t_quantile,
+)
+from fuseproof.harness.statistics.decision import drift_guard
 
 QUANTILE_COUNT = 200
 MOST_PLANNED_BLOCKS = 12
 """Beyond this a larger workload or a quieter machine is the better answer."""
+
+SEVERAL_ARMS_POWER = 0.9
+"""Of interval and drift guard with three or more arms; what the checks of blocks and arms cost lies above 80 %."""
+
+GUARD_SPREAD = 1.1
+"""The drift guard rests on the drifts that were seen, which scatter too."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +45,10 @@ class BlockPlan:
     next_step: str
 
 
-def target_power(blocks: int) -> float:
+def target_power(blocks: int, arms: int = TWO_ARMS) -> float:
     """The power to ask of the interval alone so that the whole verdict has 80 %."""
+    if arms > TWO_ARMS:
+        return SEVERAL_ARMS_POWER
     if blocks <= 2:
         return 0.81
     if blocks <= 5:
@@ -41,8 +56,13 @@ def target_power(blocks: int) -> float:
     return 0.85 if blocks == 6 else 0.87
 
 
-def estimated_scatter_factor(blocks: int) -> float:
-    """By how much to inflate a scatter that was estimated from ``blocks`` blocks before planning with it."""
+def estimated_scatter_factor(blocks: int, arms: int = TWO_ARMS) -> float:
+    """By how much to inflate a scatter that was estimated from ``blocks`` blocks before planning with it.
+
+    More arms estimate it better: what counts is the blocks of two arms that leave no more degrees of freedom.
+    """
+    if arms > TWO_ARMS:
+        return estimated_scatter_factor((degrees_of_freedom_of(blocks, arms) + 1) // 2)
     return {1: 1.40, 2: 1.40, 3: 1.25, 4: 1.20}.get(blocks, 1.15)
 
 
@@ -52,7 +72,14 @@ def unbalanced_factor(blocks: int) -> float:
 
 
 def interval_power(
-    effect: ArrayLike, scatter: ArrayLike, blocks: int, *, min_effect: float = 0.01, alpha: float = 0.05
+    effect: ArrayLike,
+    scatter: ArrayLike,
+    blocks: int,
+    *,
+    min_effect: float = 0.01,
+    alpha: float = 0.05,
+    is_balanced: bool = True,
+    arms: int = TWO_ARMS,
 ) -> Floats:
     """Chance that the interval excludes zero on the right side and the estimate reaches the minimum effect.
 
@@ -60,7 +87,7 @@ def interval_power(
     """
     from scipy.special import ndtr
 
-    resolved = _resolution_quantiles(blocks, alpha)
+    resolved = np.maximum(_resolution_quantiles(blocks, alpha, arms), _usual_guard(arms, is_balanced=is_balanced))
     effect, scatter = np.asarray(effect)[..., np.newaxis], np.asarray(scatter)[..., np.newaxis]
     threshold = np.maximum(-math.log1p(-min_effect), resolved * scatter)
     power: Floats = ndtr((effect - threshold) * math.sqrt(blocks) / scatter).mean(axis=-1)
@@ -68,7 +95,13 @@ def interval_power(
 
 
 def smallest_detectable_effect(
-    scatter: ArrayLike, blocks: int, *, min_effect: float = 0.01, alpha: float = 0.05, is_balanced: bool = True
+    scatter: ArrayLike,
+    blocks: int,
+    *,
+    min_effect: float = 0.01,
+    alpha: float = 0.05,
+    is_balanced: bool = True,
+    arms: int = TWO_ARMS,
 ) -> Floats:
     """The smallest reduction (a share of the baseline's time) called FASTER in 80 % of campaigns.
 
@@ -81,20 +114,30 @@ def smallest_detectable_effect(
     if blocks < 2:
         raise ValueError("one block is never directional, so it has no smallest detectable effect")
     scatter = np.asarray(scatter, dtype=np.float64)
-    threshold = np.maximum(-math.log1p(-min_effect), _resolution_quantiles(blocks, alpha)[-1] * scatter)
-    target = target_power(blocks)
+    widest = max(_resolution_quantiles(blocks, alpha, arms)[-1], _usual_guard(arms, is_balanced=is_balanced))
+    threshold = np.maximum(-math.log1p(-min_effect), widest * scatter)
+    target = target_power(blocks, arms)
+
+    def missing_power(effect: Floats, spread: Floats) -> Floats:
+        power = interval_power(
+            effect, spread, blocks, min_effect=min_effect, alpha=alpha, is_balanced=is_balanced, arms=arms
+        )
+        return np.asarray(power - target)
+
     root = find_root(
-        lambda effect, spread: interval_power(effect, spread, blocks, min_effect=min_effect, alpha=alpha) - target,
+        missing_power,
         (np.zeros_like(scatter), threshold + 3 * scatter),
         args=(scatter,),
         tolerances={"xrtol": 1e-6, "frtol": 1e-9},
     )
-    found = -np.expm1(-root.x) * (1.0 if is_balanced else unbalanced_factor(blocks))
+    found = -np.expm1(-root.x) * (1.0 if is_balanced or arms > TWO_ARMS else unbalanced_factor(blocks))
     return np.asarray(np.minimum(found, 1.0))
 
 
-def plan_for(effect: float, scatter: float, *, min_effect: float = 0.01, alpha: float = 0.05) -> BlockPlan:
-    """The fewest blocks (even, mirrored order) that find ``effect`` in 80 % of campaigns.
+def plan_for(
+    effect: float, scatter: float, *, min_effect: float = 0.01, alpha: float = 0.05, arms: int = TWO_ARMS
+) -> BlockPlan:
+    """The fewest blocks (mirrored order; even, or as many times as there are arms) that find ``effect`` in 80 %.
 
     ``effect`` and ``min_effect`` are shares (0.015 = 1.5 %), ``scatter`` the known scatter of one run as a share.
     Raises UsageError for values outside (0, 1).
@@ -112,8 +155,8 @@ def plan_for(effect: float, scatter: float, *, min_effect: float = 0.01, alpha: 
             f"have, because the minimum effect is {min_effect:.2%}",
             next_step=f"Lower the minimum effect: --min-effect {100 * effect / 2:g}%.",
         )
-    for blocks in range(2, MOST_PLANNED_BLOCKS + 1, 2):
-        found = float(smallest_detectable_effect(scatter, blocks, min_effect=min_effect, alpha=alpha))
+    for blocks in range(arms, MOST_PLANNED_BLOCKS + 1, arms):
+        found = float(smallest_detectable_effect(scatter, blocks, min_effect=min_effect, alpha=alpha, arms=arms))
         if found <= effect:
             return BlockPlan(
                 blocks=blocks,
@@ -122,13 +165,15 @@ def plan_for(effect: float, scatter: float, *, min_effect: float = 0.01, alpha: 
             )
     return BlockPlan(
         blocks=None,
-        reason=f"{MOST_PLANNED_BLOCKS} blocks find only {found:.2%} when one run scatters by {scatter:.2%}",
+        reason=f"{blocks} blocks find only {found:.2%} when one run scatters by {scatter:.2%}",
         next_step="Use a larger workload (more steps or pixels) or a quieter timer (worker or denoise), not more "
         "blocks.",
     )
 
 
-def fewest_blocks(effect: float, scatter: float, *, min_effect: float = 0.01, alpha: float = 0.05) -> int | None:
+def fewest_blocks(
+    effect: float, scatter: float, *, min_effect: float = 0.01, alpha: float = 0.05, arms: int = TWO_ARMS
+) -> int | None:
     """The same number as :func:`plan_for` without its words; None where no number of blocks is advised.
 
     Asks for the power at the effect instead of searching for the effect of that power.
@@ -136,21 +181,32 @@ def fewest_blocks(effect: float, scatter: float, *, min_effect: float = 0.01, al
     if effect <= min_effect:
         return None
     log_effect = -math.log1p(-effect)
-    for blocks in range(2, MOST_PLANNED_BLOCKS + 1, 2):
-        if interval_power(log_effect, scatter, blocks, min_effect=min_effect, alpha=alpha) >= target_power(blocks):
+    for blocks in range(arms, MOST_PLANNED_BLOCKS + 1, arms):
+        power = interval_power(log_effect, scatter, blocks, min_effect=min_effect, alpha=alpha, arms=arms)
+        if power >= target_power(blocks, arms):
             return blocks
     return None
 
 
 @lru_cache(maxsize=64)
-def _resolution_quantiles(blocks: int, alpha: float) -> Floats:
+def _resolution_quantiles(blocks: int, alpha: float, arms: int) -> Floats:
     """Half width of the interval over the true scatter, at the midpoints of equally likely slices; ascending."""
     from scipy.special import gammaincinv
 
-    degrees_of_freedom = 2 * blocks - 1
+    degrees_of_freedom = degrees_of_freedom_of(blocks, arms)
     slices = (np.arange(QUANTILE_COUNT) + 0.5) / QUANTILE_COUNT
     chi_squared = 2 * gammaincinv(degrees_of_freedom / 2, slices)
     relative_scatter = np.sqrt(chi_squared / degrees_of_freedom)
-    quantiles = np.asarray(t_quantile(alpha, degrees_of_freedom) * relative_scatter / math.sqrt(blocks))
+    quantiles = np.asarray(
+        t_quantile(each_alpha(alpha, arms), degrees_of_freedom) * relative_scatter / math.sqrt(blocks)
+    )
     quantiles.setflags(write=False)
     return quantiles
+
+
+def _usual_guard(arms: int, *, is_balanced: bool) -> float:
+    """What the drift guard asks for under noise alone, over the scatter; 0 with two arms, whose targets pay for it."""
+    if arms == TWO_ARMS:
+        return 0.0
+    squares = 2 * arms * (4 * arms**2 - 1) / 12
+    return GUARD_SPREAD * drift_guard(arms, is_balanced=is_balanced) * math.sqrt(2 / math.pi / squares)

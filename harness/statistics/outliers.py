@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fuseproof.harness.statistics.comparison import Block, Comparison, stack
+from fuseproof.harness.statistics.comparison import BASELINE, Block, Comparison
 from fuseproof.harness.statistics.contrasts import Floats
 
 TAIL_SHARE = 0.03
@@ -48,8 +48,8 @@ def tail_outliers(blocks: Sequence[Block], comparison: Comparison) -> tuple[OddR
     found = []
     for block, slot, seconds in _runs(blocks):
         others = _others_of_arm(blocks, block, slot)
-        # In either order the partner of a slot sits opposite: 1 and 4 are one arm, 2 and 3 the other.
-        partner = blocks[block].seconds[3 - slot]
+        # In every order the partner of a slot sits opposite: 1 and 4 are one arm, 2 and 3 the other.
+        partner = blocks[block].seconds[-1 - slot]
         usual = float(np.median(others))
         if seconds > limit * usual and seconds > limit * partner:
             found.append(OddRun(block, slot, seconds, usual))
@@ -57,7 +57,12 @@ def tail_outliers(blocks: Sequence[Block], comparison: Comparison) -> tuple[OddR
 
 
 def slow_first_slot(blocks: Sequence[Block], comparison: Comparison) -> OddRun | None:
-    """The campaign's very first run, when it is clearly slower than every other run of its arm: a cold start."""
+    """The campaign's very first run, when it is clearly slower than every other run of its arm: a cold start.
+
+    None where it is the run of an arm that is not compared.
+    """
+    if not _is_compared(blocks[0], 0):
+        return None
     limit = 1 + max(FIRST_SLOT_SHARE, FIRST_SLOT_SPREADS * comparison.noise_floor_median)
     slowest_other = max(_others_of_arm(blocks, 0, 0))
     first = blocks[0].seconds[0]
@@ -72,21 +77,32 @@ def gap_outliers(worker: Sequence[Block], client: Sequence[Block], tick_s: float
     """
     if [block.orientation for block in worker] != [block.orientation for block in client]:
         raise ValueError("worker and client blocks must be the same runs in the same order")
-    client_seconds = stack(client)[0].ravel()
-    gaps: Floats = client_seconds - stack(worker)[0].ravel()
+    runs = _runs(client)
+    client_seconds = np.array([seconds for _, _, seconds in runs])
+    gaps: Floats = client_seconds - np.array([seconds for _, _, seconds in _runs(worker)])
     found = []
-    for index, gap in enumerate(gaps):
+    for index, ((block, slot, _), gap) in enumerate(zip(runs, gaps, strict=True)):
         others = np.delete(gaps, index)
         usual = float(np.median(others))
         deviation = float(np.median(np.abs(others - usual)))
         limit = max(GAP_SHARE * float(client_seconds[index]), GAP_DEVIATIONS * deviation, GAP_TICKS * tick_s)
         if gap - usual > limit:
-            found.append(OddRun(index // 4, index % 4, float(gap), usual))
+            found.append(OddRun(block, slot, float(gap), usual))
     return tuple(found)
 
 
 def _runs(blocks: Sequence[Block]) -> list[tuple[int, int, float]]:
-    return [(index, slot, seconds) for index, block in enumerate(blocks) for slot, seconds in enumerate(block.seconds)]
+    """Block, slot and seconds of every run of the two compared arms, in the order they ran."""
+    return [
+        (index, slot, seconds)
+        for index, block in enumerate(blocks)
+        for slot, seconds in enumerate(block.seconds)
+        if _is_compared(block, slot)
+    ]
+
+
+def _is_compared(block: Block, slot: int) -> bool:
+    return block.orientation[slot] in (BASELINE, block.candidate)
 
 
 def _others_of_arm(blocks: Sequence[Block], block: int, slot: int) -> list[float]:

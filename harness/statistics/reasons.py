@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fuseproof.harness.statistics.comparison import Block, Comparison
+from fuseproof.harness.statistics.contrasts import TWO_ARMS
 from fuseproof.harness.statistics.detectable import estimated_scatter_factor, plan_for
 from fuseproof.harness.statistics.outliers import OddRun, block_name
 
@@ -32,7 +33,10 @@ def change(reduction: float) -> str:
     return f"{percent(abs(reduction))} {'less' if reduction >= 0 else 'more'} time"
 
 
-def too_few_blocks(count: int) -> Reason:
+def too_few_blocks(count: int, arms: int = TWO_ARMS) -> Reason:
+    if arms > TWO_ARMS:
+        detail = "1 block of several arms: no test; its numbers describe, they do not decide"
+        return Reason("TOO_FEW_BLOCKS", detail, f"Run as many blocks as there are arms: --blocks {arms}.")
     detail = "1 block: df 1, no test; its numbers describe, they do not decide" if count else "no complete block"
     return Reason("TOO_FEW_BLOCKS", detail, "Run two blocks, the second mirrored: --blocks 2.")
 
@@ -58,7 +62,7 @@ def blocks_disagree(blocks: Sequence[Block], comparison: Comparison) -> Reason:
         "BLOCKS_DISAGREE",
         f"the blocks' reductions differ by more than their runs scatter ({listed})",
         "Check that every block ran the same commits, settings and clocks, then run more blocks: "
-        f"--blocks {_more_blocks(len(blocks), 4)}.",
+        f"--blocks {_more_blocks(len(blocks), 4, comparison.arm_count)}.",
     )
 
 
@@ -87,7 +91,7 @@ def robust_disagrees(comparison: Comparison) -> Reason:
         f"the means say {change(comparison.reduction)}, the median of the paired ratios "
         f"{change(comparison.pair_median_reduction)}",
         "Look for runs with a tail in the raw table; quote a timer without tails (worker or denoise), or run "
-        f"--blocks {_more_blocks(len(comparison.blocks), 4)}.",
+        f"--blocks {_more_blocks(len(comparison.blocks), 4, comparison.arm_count)}.",
     )
 
 
@@ -102,24 +106,29 @@ def drift(comparison: Comparison, code: str = "DRIFT") -> Reason:
 
 
 def order_not_mirrored(comparison: Comparison) -> Reason:
+    arms = comparison.arm_count
+    enough = _more_blocks(len(comparison.blocks) - 1, 2, arms)
+    every_place = f"Give every arm every place equally often: --order mirrored, --blocks {enough}."
     return Reason(
         "ORDER_NOT_MIRRORED",
         f"the blocks ran {' '.join(block.orientation for block in comparison.blocks)}, so drift alone may look like an "
         f"effect of up to {percent(comparison.drift_alias)}",
-        "Mirror every second block: --order mirrored.",
+        "Mirror every second block: --order mirrored." if arms == TWO_ARMS else every_place,
     )
 
 
 def curved_drift(comparison: Comparison) -> Reason:
+    arms = comparison.arm_count
+    number_of_blocks = "an even number of blocks" if arms == TWO_ARMS else f"a multiple of {arms} blocks"
     by_order = {
         order: [block.reduction for block in comparison.blocks if block.orientation == order]
-        for order in ("ABBA", "BAAB")
+        for order in sorted({block.orientation for block in comparison.blocks})
     }
     means = ", ".join(f"{order} {percent(sum(values) / len(values))}" for order, values in by_order.items())
     return Reason(
         "CURVED_DRIFT",
         f"the reduction depends on the order of the slots ({means}): the drift is curved",
-        "Warm up until two successive slots agree, then measure again with an even number of blocks.",
+        f"Warm up until two successive slots agree, then measure again with {number_of_blocks}.",
     )
 
 
@@ -177,30 +186,42 @@ def between_block_interval(comparison: Comparison) -> Reason:
     )
 
 
+def arms_scatter_unevenly(comparison: Comparison) -> Reason:
+    lower, upper = comparison.interval_used
+    return Reason(
+        "ARMS_SCATTER_UNEVENLY",
+        "the baseline and this candidate scatter more than the campaign's other arms, so the verdict rests on their "
+        f"own scatter: [{percent(lower)}, {percent(upper)}]",
+        "Quote that interval, and look for what makes the other arms' times so steady.",
+    )
+
+
 def looks(comparison: Comparison) -> Reason:
     return Reason(
         "LOOKS",
-        f"α = {comparison.alpha:g}: each interval is a {100 * (1 - comparison.alpha):g} % one, because the data are "
+        f"α = {comparison.alpha:g}: each interval is a {comparison.level_text} one, because the data are "
         "looked at more than once",
         "Do not add blocks beyond the plan.",
     )
 
 
-def _more_blocks(current: int, wanted: int) -> int:
-    """At least ``wanted`` blocks, more than ``current``, and even."""
-    return max(wanted, current + 2 - current % 2)
+def _more_blocks(current: int, wanted: int, arms: int = TWO_ARMS) -> int:
+    """At least ``wanted`` blocks, more than ``current``, and even; of more arms a multiple of their number."""
+    return -(-max(wanted, current + 1) // arms) * arms
 
 
 def _spread_advice(comparison: Comparison) -> str:
     """How many blocks an effect of this size, or a little above the minimum, would need at this scatter."""
     count = len(comparison.blocks)
     effect = max(abs(comparison.reduction), COMFORTABLE_EFFECTS * comparison.min_effect)
-    scatter = comparison.scatter * estimated_scatter_factor(count)
+    scatter = comparison.scatter * estimated_scatter_factor(count, comparison.arm_count)
     quieter = "Use a larger workload, a quieter machine, or the worker timer where this is the client's."
     if not (comparison.min_effect < effect < 1 and scatter < 1):
         return quieter
-    plan = plan_for(effect, scatter, min_effect=comparison.min_effect, alpha=comparison.alpha)
+    plan = plan_for(
+        effect, scatter, min_effect=comparison.min_effect, alpha=comparison.alpha, arms=comparison.arm_count
+    )
     if plan.blocks is None:
         return quieter
-    blocks = _more_blocks(count, plan.blocks)
+    blocks = _more_blocks(count, plan.blocks, comparison.arm_count)
     return f"At this scatter an effect of {percent(effect)} needs about {blocks} blocks: --blocks {blocks}."

@@ -96,7 +96,7 @@ def post_worker_tails(worker: Sequence[Block], client: Sequence[Block], tick_s: 
 def _caps(checks: Checks, comparison: Comparison, caps: Sequence[Reason]) -> tuple[Reason, ...]:
     own = []
     if len(comparison.blocks) < 2:
-        own.append(reasons.too_few_blocks(len(comparison.blocks)))
+        own.append(reasons.too_few_blocks(len(comparison.blocks), comparison.arm_count))
     if checks.timer_is_coarse:
         own.append(reasons.timer_resolution(comparison))
     return (*own, *caps)
@@ -171,6 +171,8 @@ def _warnings(
         found.append(reasons.drift(comparison, "DRIFT_SEEN"))
     if comparison.is_widened:
         found.append(reasons.between_block_interval(comparison))
+    if comparison.arms_scatter_unevenly:
+        found.append(reasons.arms_scatter_unevenly(comparison))
     if _is_unmirrored(comparison):
         found.append(reasons.order_not_mirrored(comparison))
     if comparison.alpha != PLANNED_ALPHA:

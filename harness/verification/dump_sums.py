@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeGuard
 
+from fuseproof.harness.analysis.soundness import LARGEST_NUMBER
 from fuseproof.harness.perf.dump import SCHEMA, PerfDump
-from fuseproof.harness.verification.findings import Finding, Tally
+from fuseproof.harness.verification.findings import Finding, Tally, shortened
 
 SUMMED_TIMERS = ("worker_ms", "denoise_ms", "save_ms", "client_ms", "unattributed_ms")
 TOLERANCE_MS = 1e-6
@@ -51,7 +52,8 @@ def _equal(top: Any, first: Any, place: str, source: str, file: str, tally: Tall
 def _sums(timers: Mapping[str, float], requests: list[dict[str, Any]], file: str, tally: Tally) -> Iterator[Finding]:
     for name in SUMMED_TIMERS:
         values = [request.get(name) for request in requests]
-        numbers = [value for value in values if isinstance(value, int | float)]
+        numbers = [value for value in values if is_number(value)]
+        yield from _unusable(values, f"requests[].{name}", file)
         if name not in timers or not numbers or len(numbers) != len(values):
             continue
         tally.count("sums")
@@ -62,10 +64,13 @@ def _sums(timers: Mapping[str, float], requests: list[dict[str, Any]], file: str
 def _unattributed(request: Mapping[str, Any], index: int, file: str, tally: Tally) -> Iterator[Finding]:
     """Worker time less its stages: one changed digit of any stage breaks it."""
     stages, stated, worker = request.get("steps"), request.get("unattributed_ms"), request.get("worker_ms")
-    if not isinstance(stages, list) or not isinstance(stated, int | float) or not isinstance(worker, int | float):
+    if not isinstance(stages, list):
         return
     durations = [stage.get("duration_ms") if isinstance(stage, dict) else None for stage in stages]
-    numbers = [duration for duration in durations if isinstance(duration, int | float)]
+    yield from _unusable(durations, f"requests[{index}].steps[].duration_ms", file)
+    if not is_number(stated) or not is_number(worker):
+        return
+    numbers = [duration for duration in durations if is_number(duration)]
     if len(numbers) != len(durations):
         return
     tally.count("sums")
@@ -73,3 +78,16 @@ def _unattributed(request: Mapping[str, Any], index: int, file: str, tally: Tall
     if not math.isclose(stated, expected, rel_tol=0.0, abs_tol=TOLERANCE_MS):
         place = f"requests[{index}].unattributed_ms"
         yield Finding(file, None, place, stated, expected, f"requests[{index}].worker_ms less its steps")
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """A number that sums can hold: finite, no boolean, and below every overflow."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST_NUMBER
+
+
+def _unusable(values: Sequence[Any], place: str, file: str) -> Iterator[Finding]:
+    """Numbers that no sum can hold; what is no number at all is left to the reader of the dump."""
+    for value in values:
+        if isinstance(value, int | float) and not is_number(value):
+            yield Finding(file, f"holds a {place} that is no time: {shortened(value)}")
+            return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -112,7 +113,7 @@ class Verification:
 
     def totals(self) -> dict[str, int]:
         """How many records, hashes, metrics and numbers were checked, and lines of the report."""
-        counts = {check.name: check.counts for check in self.checks}
+        counts = defaultdict[str, Mapping[str, int]](dict, {check.name: check.counts for check in self.checks})
         hashes = ("hashes recomputed", "hashes recorded")
         return {
             "files": counts[SIGNATURE].get("files", 0),
@@ -153,8 +154,21 @@ def _shown(value: Any) -> str:
     """A value on one line, its white space as it is: a difference may be nothing else."""
     if value is None:
         return "nothing"
-    text = f'"{visible(value)}"' if isinstance(value, str) else visible(repr(value))
+    text = f'"{visible(value)}"' if isinstance(value, str) else visible(_spelled(value))
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
+
+
+def shortened(value: Any) -> str:
+    """Any value on one line, cut where it is long."""
+    return _shown(value)
+
+
+def _spelled(value: Any) -> str:
+    """``repr``, also of an integer with more digits than Python spells out."""
+    try:
+        return repr(value)
+    except ValueError:
+        return "a number of thousands of digits"
 
 
 def _strict(value: Any) -> Any:

@@ -7,17 +7,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import numpy as np
-
 from fuseproof.errors import FuseproofError
+from fuseproof.harness.campaign.arms import placeholders
 from fuseproof.harness.campaign.evidence import frames_listing
 from fuseproof.harness.campaign.folder import OUTPUTS_FOLDER, PERF_FILE, RESULT_FILE, Campaign
 from fuseproof.harness.campaign.records import SlotOutput, SlotRecord
 from fuseproof.harness.media.comparison import degenerate_reason, load_image
 from fuseproof.harness.media.decoding import IMAGE_SUFFIXES
-from fuseproof.harness.media.files import array_sha256, file_sha256
+from fuseproof.harness.media.files import file_sha256
 from fuseproof.harness.perf.fields import read_json_object
 from fuseproof.harness.verification.findings import HASHES, Check, Finding, Tally
+from fuseproof.harness.verification.kept_arrays import UnreadableArrayError, kept_array_sha256
 from fuseproof.harness.verification.numbers import is_measured
 from fuseproof.harness.verification.raw import RAW_FOLDER, raw_name
 from fuseproof.harness.verification.sources import source_findings
@@ -38,10 +38,12 @@ def check_hashes(campaign: Campaign) -> Check:
         for index, output in enumerate(record.outputs):
             tally.count("outputs")
             slot = _Output(record, index, output, folder)
-            tally.add(_picture_findings(slot, tally, kept_only))
+            entry = stated.get(PurePosixPath(output.path).name, {})
+            tally.add(_picture_findings(slot, entry, tally, kept_only))
             tally.add(_raw_findings(slot, tally, kept_only))
-            tally.add(_stated_findings(slot, stated.get(PurePosixPath(output.path).name, {}), tally))
+            tally.add(_stated_findings(slot, entry, tally))
         tally.add(_unlisted_outputs(record, folder))
+        tally.add(_hidden_outputs(campaign, record, stated))
         tally.add(_frames_findings(record, folder, tally))
     tally.add(source_findings(campaign, tally))
     tally.count("hashes recorded", sum(kept_only.values()))
@@ -57,10 +59,15 @@ class _Output:
         self.name = f"{record.directory}/{output.path}"
         self._file, self._place = f"{record.directory}/{RESULT_FILE}", f"outputs[{index}]"
 
+    @property
+    def is_picture(self) -> bool:
+        """Whether a record states every hash, and the size, of this output; of a video it states the file's."""
+        return self.path.suffix.lower() in IMAGE_SUFFIXES
+
     def compare(self, key: str, expected: Any, source: str) -> Iterator[Finding]:
-        """A finding where the record states another ``key``; what it does not state claims nothing."""
+        """A finding where the record states another ``key``, or hides it; of a video, what it does not state."""
         stated = getattr(self.output, key)
-        if stated not in (None, expected):
+        if stated != expected and (stated is not None or self.is_picture):
             yield self.finding(key, expected, source)
 
     def finding(self, key: str, expected: Any, source: str) -> Finding:
@@ -68,7 +75,9 @@ class _Output:
         return Finding(self._file, None, f"{self._place}.{key}", getattr(self.output, key), expected, source)
 
 
-def _picture_findings(slot: _Output, tally: Tally, kept_only: dict[str, int]) -> Iterator[Finding]:
+def _picture_findings(
+    slot: _Output, entry: Mapping[str, Any], tally: Tally, kept_only: dict[str, int]
+) -> Iterator[Finding]:
     output = slot.output
     if not os.path.lexists(slot.path):
         yield Finding(slot.name, "is missing, so its hashes cannot be recomputed")
@@ -77,8 +86,9 @@ def _picture_findings(slot: _Output, tally: Tally, kept_only: dict[str, int]) ->
         own = file_sha256(slot.path)
         tally.count("hashes recomputed")
         yield from slot.compare("file_sha256", own, slot.name)
-        if slot.path.suffix.lower() not in IMAGE_SUFFIXES:
+        if not slot.is_picture:
             _count_recorded(kept_only, "pixels", output.pixels_sha256)
+            yield from slot.compare("frames", entry.get("frames", output.frames), f"{PERF_FILE} outputs[]")
             return
         picture = load_image(slot.path)
     except FuseproofError as error:
@@ -86,12 +96,12 @@ def _picture_findings(slot: _Output, tally: Tally, kept_only: dict[str, int]) ->
         return
     tally.count("hashes recomputed")
     yield from slot.compare("pixels_sha256", picture.pixels_sha256, f"the pixels of {slot.name}")
-    for key, expected in (("width", picture.width), ("height", picture.height)):
+    for key, expected in (("width", picture.width), ("height", picture.height), ("frames", 1)):
         tally.count("extents")
         yield from slot.compare(key, expected, slot.name)
-    reason = degenerate_reason(picture.pixels)
-    if reason is not None and output.degenerate is None:
-        yield slot.finding("degenerate", reason, slot.name)
+    stated = entry.get("degenerate")
+    reason = stated if isinstance(stated, str) and stated else degenerate_reason(picture.pixels)
+    yield from slot.compare("degenerate", reason, f"{PERF_FILE} outputs[]" if reason == stated else slot.name)
 
 
 def _raw_findings(slot: _Output, tally: Tally, kept_only: dict[str, int]) -> Iterator[Finding]:
@@ -101,16 +111,13 @@ def _raw_findings(slot: _Output, tally: Tally, kept_only: dict[str, int]) -> Ite
         return
     name = f"{PurePosixPath(slot.name).parent.parent}/{RAW_FOLDER}/{slot.raw_path.name}"
     try:
-        array = np.load(slot.raw_path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        yield Finding(name, f"is no array that can be read: {type(error).__name__}")
-        return
-    if not isinstance(array, np.ndarray):
-        yield Finding(name, "is an archive of arrays, and one array was expected")
+        own = kept_array_sha256(slot.raw_path)
+    except UnreadableArrayError as error:
+        yield Finding(name, f"is {error}")
         return
     tally.count("hashes recomputed")
     tally.count("raw arrays kept")
-    yield from slot.compare("raw_sha256", array_sha256(array), name)
+    yield from slot.compare("raw_sha256", own, name)
 
 
 def _count_recorded(kept_only: dict[str, int], what: str, hash_: str | None) -> None:
@@ -153,9 +160,28 @@ def _unlisted_outputs(record: SlotRecord, folder: Path) -> Iterator[Finding]:
             yield Finding(f"{record.directory}/{name}", f"is an output that {RESULT_FILE} does not name")
 
 
+def _hidden_outputs(
+    campaign: Campaign, record: SlotRecord, stated: Mapping[str, Mapping[str, Any]]
+) -> Iterator[Finding]:
+    """Outputs that the dump states and the record does not; or none at all of an arm that was told to write some.
+
+    An import takes what was given, and says which outputs were not.
+    """
+    if campaign.origin is not None:
+        return
+    file, listed = f"{record.directory}/{RESULT_FILE}", {PurePosixPath(output.path).name for output in record.outputs}
+    for name in stated:
+        if name not in listed:
+            yield Finding(file, f"does not name the output {name!r}, which its {PERF_FILE} states")
+    arm = campaign.plan.arm(record.arm)
+    if not listed and not stated and (arm.command is None or "output_dir" in placeholders(arm)):
+        yield Finding(file, "names no output, though its arm was told to write some")
+
+
 def _frames_findings(record: SlotRecord, folder: Path, tally: Tally) -> Iterator[Finding]:
     path = folder / FRAMES_FILE
     if not path.is_file():
+        yield Finding(f"{record.directory}/{FRAMES_FILE}", f"is missing, though {RESULT_FILE} names its outputs")
         return
     expected = frames_listing(record.outputs).splitlines()
     stated = path.read_bytes().decode("utf-8", "replace").splitlines()

@@ -15,6 +15,7 @@ from fuseproof.harness.campaign.records import SlotRecord
 from fuseproof.harness.campaign.sglang_log import slot_log, with_client_time
 from fuseproof.harness.perf.dump import PerfDump, read_perf_dump
 from fuseproof.harness.verification.conditions import gpu_findings
+from fuseproof.harness.verification.dump_config import config_findings
 from fuseproof.harness.verification.dump_sums import dump_findings
 from fuseproof.harness.verification.findings import NUMBERS, Check, Finding, Tally
 
@@ -54,6 +55,8 @@ def check_numbers(campaign: Campaign, changed: frozenset[str]) -> Check:
         tally.add(_memory_findings(slot, tally))
         tally.add(_shared_findings(slot, tally, "work", record.work, evidence.work))
         tally.add(_shared_findings(slot, tally, "fastpaths", record.fastpaths, evidence.fastpaths))
+        tally.add(_hidden_findings(slot))
+        tally.add(config_findings(campaign, record, dump))
         tally.add(gpu_findings(campaign, record, changed, tally))
         tally.add(dump_findings(dump, f"{record.directory}/{PERF_FILE}", tally))
         unseen_peaks += _is_of_sampler(slot)
@@ -150,3 +153,15 @@ def _shared_findings(
             if own != expected[key]:
                 dump_place = "requests[].work" if place == "work" else path
                 yield slot.disagreement(path, own, expected[key], dump_place, expected[key])
+
+
+def _hidden_findings(slot: _Slot) -> Iterator[Finding]:
+    """Counters and sites that a dump states and its record keeps silent about."""
+    counted = {name for request in slot.dump.requests if isinstance(work := request.get("work"), dict) for name in work}
+    for name in sorted(counted - (slot.record.work or {}).keys()):
+        yield slot.disagreement(f"work.{name}", None, slot.evidence.work.get(name), "requests[].work", None)
+    sites = slot.dump.fastpaths.get("sites")
+    own = (slot.record.fastpaths or {}).get("sites")
+    for name in sorted(sites if isinstance(sites, dict) else ()):
+        if not isinstance(own, Mapping) or name not in own:
+            yield slot.disagreement(f"fastpaths.sites.{name}", None, "a site", f"fastpaths.sites.{name}", "a site")

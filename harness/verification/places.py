@@ -9,7 +9,13 @@ from fuseproof.harness.analysis.contradictions import copied_dumps
 from fuseproof.harness.campaign.folder import CAMPAIGN_FILE, MISSING, PERF_FILE, RESULT_FILE, Campaign
 from fuseproof.harness.campaign.records import SlotRecord
 from fuseproof.harness.perf.fields import read_json_object
+from fuseproof.harness.verification.attempts import attempt_findings
+from fuseproof.harness.verification.commands import command_findings, plan_findings
+from fuseproof.harness.verification.endings import ending_findings
 from fuseproof.harness.verification.findings import SLOTS, Check, Finding, Tally
+from fuseproof.harness.verification.origins import origin_findings
+from fuseproof.harness.verification.setting import setting_findings, slot_setting_findings
+from fuseproof.harness.verification.slot_logs import log_findings
 from fuseproof.schedules.order import PlannedSlot, arms_in_order, labels_in_order
 
 WALL_DIGITS = 6
@@ -29,13 +35,25 @@ def check_places(campaign: Campaign) -> Check:
         if record.reason_code == MISSING:
             tally.add([Finding(f"{record.directory}/{RESULT_FILE}", f"is missing: {record.reason}")])
             continue
-        tally.add(_place_findings(record, cells))
+        tally.add(_place_findings(record, cells, campaign.plan.letters))
         tally.add(_wall_findings(record))
+        if record.cell not in cells or record.arm not in campaign.plan.letters:
+            continue
+        tally.add(ending_findings(campaign, record, tally))
+        tally.add(command_findings(campaign, record, tally))
+        tally.add(slot_setting_findings(campaign, record, tally))
+        tally.add(log_findings(campaign, record))
+    tally.add(attempt_findings(campaign, list(records.values())))
+    tally.add(plan_findings(campaign, tally))
+    tally.add(setting_findings(campaign, tally))
+    tally.add(origin_findings(campaign, tally))
     tally.add(_index_findings(campaign, entries, records))
     tally.add(_unknown_folders(campaign, records))
     copies = copied_dumps(campaign)
     tally.add(Finding(f"{records[id_].directory}/{PERF_FILE}", f"is a copy: {why}") for id_, why in copies.items())
-    return Check(SLOTS, tally.counts, tuple(tally.findings))
+    recorded = tally.counts.pop("recorded only", 0)
+    notes = (f"{recorded} invalid slots have a reason that was seen once and cannot be recomputed",) if recorded else ()
+    return Check(SLOTS, tally.counts, tuple(tally.findings), notes)
 
 
 def _index_findings(
@@ -65,7 +83,7 @@ def _unknown_folders(campaign: Campaign, records: Mapping[str, SlotRecord]) -> I
             yield Finding(f"slots/{name}", f"is a folder that {CAMPAIGN_FILE} does not name")
 
 
-def _place_findings(record: SlotRecord, cells: set[str]) -> Iterator[Finding]:
+def _place_findings(record: SlotRecord, cells: set[str], letters: Sequence[str]) -> Iterator[Finding]:
     file = f"{record.directory}/{RESULT_FILE}"
     planned = PlannedSlot(
         record.cell,
@@ -82,13 +100,20 @@ def _place_findings(record: SlotRecord, cells: set[str]) -> Iterator[Finding]:
         yield Finding(file, None, "id", record.id, planned.id, source)
     if record.cell not in cells:
         yield Finding(file, f"is of the cell {record.cell!r}, which the plan in {CAMPAIGN_FILE} does not have")
-    if record.kind == "timed" and 1 <= record.position <= 4:
+    if record.arm not in letters:
+        yield Finding(file, f"is of the arm {record.arm!r}, which the plan in {CAMPAIGN_FILE} does not have")
+    arms, labels = arms_in_order(record.orientation), labels_in_order(record.orientation)
+    if (record.kind == "timed") != (1 <= record.position <= len(arms)):
+        source = f"kind {record.kind}; timed slots have positions 1 to {len(arms)}, warm-up slots 0"
+        yield Finding(file, None, "position", record.position, "another", source)
+    elif record.kind == "timed":
+        place = f"position {record.position} of {record.orientation}"
         for key, own, expected in (
-            ("arm", record.arm, arms_in_order(record.orientation)[record.position - 1]),
-            ("label", record.label, labels_in_order(record.orientation)[record.position - 1]),
+            ("arm", record.arm, arms[record.position - 1]),
+            ("label", record.label, labels[record.position - 1]),
         ):
             if own != expected:
-                yield Finding(file, None, key, own, expected, f"position {record.position} of {record.orientation}")
+                yield Finding(file, None, key, own, expected, place)
 
 
 def _wall_findings(record: SlotRecord) -> Iterator[Finding]:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fuseproof.errors import FuseproofError
 from fuseproof.harness.analysis.campaign import CampaignAnalysis, analyse
-from fuseproof.harness.campaign.folder import Campaign
+from fuseproof.harness.analysis.contradictions import DOUBTED_CODES
+from fuseproof.harness.campaign.floors import FLOOR_FILE
+from fuseproof.harness.campaign.folder import RESULT_FILE, Campaign
+from fuseproof.harness.report.figure_files import Figures, draw_figures, strange_figures
 from fuseproof.harness.report.ledger import RAW_RUNS_FILE
 from fuseproof.harness.report.write import NUMBERS_FILE, render_files
 from fuseproof.harness.verification.findings import METRICS, REPORT, Check, Finding, Tally
@@ -24,11 +28,13 @@ METRICS_OF_A_PAIR = 4
 _PAIRS = ".outputs.pairs["
 
 
-def check_report(campaign: Campaign, *, has_other_findings: bool) -> tuple[Check, Check]:
+def check_report(campaign: Campaign, own: Sequence[Check]) -> tuple[Check, Check]:
     """The metrics of the pictures, and everything else that the report files say.
 
-    ``has_other_findings``: a slot is known to be wrong, so the report is bound to differ; a note says so.
+    ``own`` are the checks of the slots: where they found a slot wrong, the report is bound to differ, and a note says
+    so; a slot that the report doubts and they did not is found here.
     """
+    known = {finding.file for check in own for finding in check.findings}
     try:
         analysis = analyse(campaign)
     except FuseproofError as error:
@@ -36,19 +42,33 @@ def check_report(campaign: Campaign, *, has_other_findings: bool) -> tuple[Check
         return Check(METRICS, {}), Check(REPORT, {}, (Finding(NUMBERS_FILE, problem),))
     tally = Tally()
     findings: list[Finding] = []
-    rendered = render_files(analysis)
+    figures = draw_figures(analysis)
+    rendered = render_files(analysis, figures)
     for name, text in sorted(rendered.items(), key=lambda file: file[0] != NUMBERS_FILE):
         findings += _file_findings(campaign.directory / name, text, tally)
-    if RAW_RUNS_FILE not in rendered and (campaign.directory / RAW_RUNS_FILE).exists():
-        findings.append(Finding(RAW_RUNS_FILE, "belongs to no report of this campaign"))
+    for name in (RAW_RUNS_FILE, FLOOR_FILE):
+        if name not in rendered and os.path.lexists(campaign.directory / name):
+            findings.append(Finding(name, "belongs to no report of this campaign"))
+    findings += _doubted_slots(analysis, known)
+    findings += _figure_findings(campaign.directory, figures, tally)
     metrics = tuple(finding for finding in findings if _is_metric(finding))
     rest = tuple(finding for finding in findings if not _is_metric(finding))
     notes = []
     if rounded := tally.counts.pop("rounded", 0):
         notes.append(f"{rounded} numbers differ from ours in the last digits only: another machine's rounding")
-    if rest and has_other_findings:
+    if rest and known:
         notes.append("the report is recomputed from slots that do not agree with themselves, so it is bound to differ")
     return _metrics_check(analysis, metrics), Check(REPORT, tally.counts, rest, tuple(notes))
+
+
+def _doubted_slots(analysis: CampaignAnalysis, known: Collection[str]) -> Iterator[Finding]:
+    """A report that says CONTRADICTION never stands beside VERIFIED."""
+    on_disk = {record.id: record.reason_code for record in analysis.campaign.slots()}
+    for cell in analysis.cells:
+        for slot in cell.runs.slots:
+            is_new = slot.reason_code in DOUBTED_CODES and slot.reason_code != on_disk.get(slot.id)
+            if is_new and not any(file.startswith(f"{slot.directory}/") for file in known):
+                yield Finding(f"{slot.directory}/{RESULT_FILE}", f"is {slot.reason_code}: {slot.reason}")
 
 
 def _is_metric(finding: Finding) -> bool:
@@ -61,6 +81,19 @@ def _metrics_check(analysis: CampaignAnalysis, findings: tuple[Finding, ...]) ->
     omitted = sum(cell.outputs.omitted_pairs for cell in analysis.cells)
     notes = (f"{omitted} further pairs are neither in the report nor compared",) if omitted else ()
     return Check(METRICS, {"pairs": compared, "metrics": METRICS_OF_A_PAIR * compared}, findings, notes)
+
+
+def _figure_findings(directory: Path, figures: Figures, tally: Tally) -> Iterator[Finding]:
+    """Pictures that show other pixels than the outputs give; equal pixels may be compressed in any way."""
+    for name, content in figures.files.items():
+        tally.count("pictures")
+        path = directory / name
+        if not path.is_file():
+            yield Finding(name, "is missing")
+        elif path.read_bytes() != content:
+            yield Finding(name, "does not show what the outputs in the slots give")
+    for name in strange_figures(directory, figures):
+        yield Finding(name, "belongs to no picture of this report")
 
 
 def _file_findings(path: Path, expected: str, tally: Tally) -> Iterator[Finding]:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from fuseproof.pipelines.libraries import silence_libraries
-from fuseproof.pipelines.tiny.weights import fill_model
+from fuseproof.pipelines.tiny.weights import add_transposed, fill_model
 
 HEADS = 2
 HEAD_DIM = 128
@@ -162,12 +162,9 @@ def small_transformer() -> Any:
     return model
 
 
-@torch.no_grad()
 def point_velocity_along_latents(model: Any) -> None:
     """Add the transposed input embedding to the output projection, so that the velocity carries the noise away."""
-    embedding = model.x_embedder.weight  # [hidden, channels]; embeddingᵀ embedding is about hidden / channels
-    hidden_size, channels = embedding.shape
-    model.proj_out.weight.add_(embedding.T * (NOISE_REMOVAL_GAIN * channels / hidden_size))
+    add_transposed(model.proj_out.weight, model.x_embedder.weight, NOISE_REMOVAL_GAIN)
 
 
 def transformer_gain(name: str) -> float:

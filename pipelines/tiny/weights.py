@@ -15,6 +15,7 @@ import torch
 
 BIAS_SPREAD = 0.1
 NORM_WEIGHT_SPREAD = 0.1
+VARIANCE_SPREAD = 0.5
 
 Gain = Callable[[str], float]
 """Maps a parameter's name inside its component to the factor on its plain spread."""
@@ -33,6 +34,33 @@ def fill_model(model: torch.nn.Module, component: str, gain: Gain) -> None:
         for name, parameter in model.named_parameters():
             values = _plain_values(f"{component}/{name}", tuple(parameter.shape), is_embedding=name in embeddings)
             parameter.copy_(torch.from_numpy((values * gain(name)).astype(np.float32)))
+
+
+def fill_batch_norms(model: torch.nn.Module, component: str) -> None:
+    """Overwrite the running statistics of every batch norm of ``model`` in place: means N(0, 0.1²), variances above 1.
+
+    Buffers are no parameters, so :func:`fill_model` leaves them at 0 and 1, where a forgotten one would not show.
+    """
+    for name, module in model.named_modules():
+        if not isinstance(module, torch.nn.BatchNorm2d):
+            continue
+        for buffer_name in ("running_mean", "running_var"):
+            buffer = getattr(module, buffer_name)
+            full_name = f"{component}/{name}.{buffer_name}"
+            values = np.random.RandomState(tensor_seed(full_name)).standard_normal(tuple(buffer.shape))
+            is_mean = buffer_name == "running_mean"
+            values = BIAS_SPREAD * values if is_mean else 1.0 + VARIANCE_SPREAD * np.abs(values)
+            buffer.copy_(torch.from_numpy(values.astype(np.float32)))
+
+
+@torch.no_grad()
+def add_transposed(projection: torch.Tensor, embedding: torch.Tensor, gain: float) -> None:
+    """Add ``embedding`` [hidden, channels], transposed and ``gain`` times over, to ``projection`` [channels, hidden].
+
+    embeddingᵀ embedding is about hidden / channels of the identity, so the product of both maps has ``gain`` of it.
+    """
+    hidden_size, channels = embedding.shape
+    projection.add_(embedding.T * (gain * channels / hidden_size))
 
 
 def tensor_seed(full_name: str) -> int:

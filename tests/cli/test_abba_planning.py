@@ -54,6 +54,7 @@ def test_a_report_plans_from_its_own_scatter(folder: Path, capsys: pytest.Captur
         pytest.param(["--plan-for=200%", "--scatter=1%"], "--plan-for is '200%'; it must be above 0", id="effect"),
         pytest.param(["--plan-for=2%", "--scatter=much"], "--scatter is 'much'", id="no number"),
         pytest.param(["--scatter=1%"], "--scatter has no effect without --plan-for", id="scatter alone"),
+        pytest.param(["--add-blocks=2"], "--add-blocks 2 has no effect without --resume", id="added blocks alone"),
         pytest.param(["--from-campaign=x"], "--from-campaign has no effect without --plan-for", id="campaign alone"),
         pytest.param(["--qualify=worker>1%"], "key qualify", id="requirement"),
     ],

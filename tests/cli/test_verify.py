@@ -37,7 +37,7 @@ def test_green(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ["signature", "slots", "hashes", "numbers", "metrics", "report"] == [
         line.split()[0] for line in lines if " ok " in line
     ]
-    assert "audited: 36 files, 8 records, 32 hashes, " in lines[-2]
+    assert "audited: 45 files, 8 records, 32 hashes, " in lines[-2]
     assert f"VERIFIED: {folder} agrees with everything that can be recomputed from it." == lines[-1]
 
 
@@ -92,7 +92,7 @@ def test_mistakes(
 def test_pack(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert 0 == main(["pack", "campaign"])
     captured = capsys.readouterr()
-    assert captured.out.startswith("campaign.zip: 40 files, ")
+    assert captured.out.startswith("campaign.zip: 49 files, ")
     assert "of 65,536 characters" in captured.out
     assert "8 logs and every perf.json are packed in the arms' own words" in captured.err
     assert 2 == main(["pack", "campaign"])

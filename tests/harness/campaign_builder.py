@@ -127,6 +127,10 @@ class Run:
     has_dump: bool = True
     warnings: Sequence[str] = ()
     environment: Mapping[str, Any] | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    stages: Sequence[str] = ("DenoisingStage",)
+    flags: Sequence[str] = ()
+    stdout: str = ""
 
 
 class CampaignBuilder:
@@ -141,6 +145,7 @@ class CampaignBuilder:
         cells: Mapping[str, Mapping[str, str]] | Sequence[str] = ("panda",),
         baseline_flags: str = "--fastpaths=off",
         candidate_flags: str = "--fastpaths=auto",
+        further: Mapping[str, str] | None = None,
         primary: str = "worker",
         min_effect: float = 0.01,
         order: str = "mirrored",
@@ -173,6 +178,9 @@ class CampaignBuilder:
             "timeout_s": 60.0,
             "warmup_slots": 0,
         }
+        for key, flags in (further or {}).items():  # C, D, ... with the key as name
+            self.plan["arms"][key] = {"name": key, "flags": flags, "command": None, "env": {}}
+        self.arms = len(self.plan["arms"])
         self.slots: list[dict[str, Any]] = []
         self._clock_s = 0.0
 
@@ -184,11 +192,11 @@ class CampaignBuilder:
         block: int = 1,
         attempt: int = 1,
         direction: Orientation | None = None,
-        positions: Sequence[int] = (1, 2, 3, 4),
+        positions: Sequence[int] | None = None,
     ) -> CampaignBuilder:
         """Slots of one attempt at a block, in slot order; fewer than four runs make an unfinished block."""
-        way = orientation(block - 1, self.order) if direction is None else direction
-        for position, run in zip(positions, runs, strict=False):
+        way = orientation(block - 1, self.order, self.arms) if direction is None else direction
+        for position, run in zip(positions or range(1, 1 + len(way)), runs, strict=False):
             arm, label = arms_in_order(way)[position - 1], labels_in_order(way)[position - 1]
             self._slot(run, cell, block, attempt, position, arm, label, way, "timed")
         return self
@@ -200,7 +208,7 @@ class CampaignBuilder:
         return self
 
     def warmup(self, run: Run, *, cell: str = "panda", block: int = 1, arm: str = "A") -> CampaignBuilder:
-        way = orientation(block - 1, self.order)
+        way = orientation(block - 1, self.order, self.arms)
         self._slot(run, cell, block, 1, 0, arm, f"warm-up {arm}", way, "warmup")
         return self
 
@@ -227,14 +235,14 @@ class CampaignBuilder:
             "state": run.state,
             "reason_code": run.reason_code,
             "reason": run.reason,
-            "command": self._command(arm, folder),
-            "environment_overrides": {"OMP_NUM_THREADS": "1"},
+            "command": [*self._command(arm, cell, folder), *run.flags],
+            "environment_overrides": {"OMP_NUM_THREADS": "1", **run.variables},
             "started": "2026-01-01T00:00:00+00:00",
             "ended": "2026-01-01T00:00:20+00:00",
             "started_monotonic_s": started,
             "ended_monotonic_s": started + run.wall_s,
             "wall_s": run.wall_s,
-            "returncode": 0 if run.state == "done" else 1,
+            "returncode": 0 if run.state in ("done", "superseded") else 1,
             "times": {
                 "worker_s": run.worker_s,
                 "denoise_s": run.denoise_s,
@@ -265,16 +273,25 @@ class CampaignBuilder:
         (folder / "result.json").write_text(json.dumps(result, indent=1), encoding="utf-8")
         if run.has_dump and run.state == "done":
             (folder / "perf.json").write_text(json.dumps(self._dump(run, identity), indent=1), encoding="utf-8")
-        (folder / "stdout.log").write_text("", encoding="utf-8")
+        (folder / "stdout.log").write_text(run.stdout, encoding="utf-8")
+        if run.state == "done":
+            listing = "".join(
+                f"{own['raw_sha256'] or own['pixels_sha256'] or own['file_sha256']}  {own['path']}\n"
+                for own in result["outputs"]
+            )
+            (folder / "frames.sha256").write_text(listing, encoding="utf-8")
         keys = "id cell block attempt position arm label orientation kind state reason_code"
         self.slots.append({key: result[key] for key in keys.split()} | {"directory": f"slots/{identity}"})
 
-    def _command(self, arm: str, folder: Path) -> list[str]:
+    def _command(self, arm: str, cell: str, folder: Path) -> list[str]:
         files = [f"{folder.resolve()}/perf.json", f"{folder.resolve()}/outputs"]
-        template = self.plan["arms"]["baseline" if arm == "A" else "candidate"]["command"]
+        role = list(self.plan["arms"])["ABCDEFGH".index(arm)]
+        template = self.plan["arms"][role]["command"]
         if template is not None:
             return shlex.split(template.format(perf_dump=files[0], output_dir=files[1]))
-        program = ["/opt/venv/bin/python", "-m", "fuseproof", "generate", *shlex.split(REQUEST_FLAGS)]
+        cell_flags = next((entry["flags"] for entry in self.plan["cells"] if entry["name"] == cell), REQUEST_FLAGS)
+        flags = f"{cell_flags} {self.plan['arms'][role]['flags']}"
+        program = ["/opt/venv/bin/python", "-m", "fuseproof", "generate", *shlex.split(flags)]
         return [*program, "--perf-dump-path", files[0], "--output-path", files[1]]
 
     def _outputs(self, run: Run, folder: Path) -> list[dict[str, Any]]:
@@ -298,7 +315,7 @@ class CampaignBuilder:
             "commit_hash": run.commit,
             "tag": "cli_generate",
             "total_duration_ms": worker_ms,
-            "steps": [{"name": "DenoisingStage", "duration_ms": worker_ms / 2}],
+            "steps": [{"name": name, "duration_ms": worker_ms / (1 + len(run.stages))} for name in run.stages],
             "denoise_steps_ms": steps,
             "memory_checkpoints": {},
             "meta": {"prompt": list(run.prompts), "model": run.model},

@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import struct
+import subprocess
 import sys
 import time
 import zlib
@@ -64,9 +65,8 @@ def next_call(counter: Path | None) -> int:
 
 def failure_of(options: argparse.Namespace, count: int) -> str | None:
     fails_now = options.fail_on in (0, count)
-    return (
-        options.mode if fails_now and options.mode in ("exit", "oom", "hang", "stubborn", "kill", "interrupt") else None
-    )
+    failures = ("exit", "oom", "hang", "brood", "stubborn", "kill", "interrupt")
+    return options.mode if fails_now and options.mode in failures else None
 
 
 def fail(mode: str) -> int:
@@ -80,7 +80,9 @@ def fail(mode: str) -> int:
     if mode == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if mode in ("hang", "stubborn", "interrupt"):
+    if mode == "brood":
+        subprocess.Popen([sys.executable, "-S", "-E", "-c", "import time; time.sleep(600)", *sys.argv[1:]])
+    if mode in ("hang", "brood", "stubborn", "interrupt"):
         time.sleep(600)
     sys.stderr.write("ValueError: the fake arm was told to fail\n")
     return 1

@@ -93,6 +93,12 @@ class FakeNvml:
     def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[SimpleNamespace]:  # noqa: N802
         return [SimpleNamespace(pid=pid, usedGpuMemory=2**30) for pid in self._tell("processes", "pids")]
 
+    def nvmlSystemGetProcessName(self, pid: int) -> bytes:  # noqa: N802
+        names: Mapping[int, bytes] = self.answers.get("names", {})
+        if pid not in names:
+            raise FakeNvmlError(6)
+        return names[pid]
+
 
 def side_program(body: str = "") -> tuple[str, ...]:
     """A command line for the sampler's side process on fake NVML; ``body`` may change ``nvml.answers`` first."""

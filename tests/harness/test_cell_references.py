@@ -49,6 +49,17 @@ def test_candidates_of_two_cells_are_compared_with_welchs_interval(tmp_path: Pat
     assert (4, 4) == worker.runs
 
 
+def test_a_missing_interval_says_why(tmp_path: Path) -> None:
+    """Coarse or copied times: within each cell no run differs from another."""
+    builder = CampaignBuilder(tmp_path / "c", cells=CELLS)
+    for cell, seconds in (("lossless", 9.0), ("high", 6.0)):
+        builder.blocks(((10.0, seconds, seconds, 10.01), (seconds, 10.02, 10.0, seconds)), cell=cell)
+    analysis = analysed(builder)
+    (worker,) = analysis.between_cells[0].timers
+    assert (None, "no interval: within each cell all runs took the same time") == (worker.interval, worker.no_interval)
+    assert f"33.33 % ({worker.no_interval})" in render_markdown(analysis)
+
+
 def test_equal_outputs_are_named_by_their_deepest_level(tmp_path: Path) -> None:
     (pair,) = analysed(campaign(tmp_path)).between_cells
     assert ("raw arrays", None) == (pair.same_level, pair.worst)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fuseproof.harness.analysis.added_blocks import look_ends
 from fuseproof.harness.analysis.audit import audit
 from fuseproof.harness.analysis.campaign import CampaignAnalysis, analyse
 from fuseproof.harness.analysis.claims import Claim, claims, scope_text
@@ -37,7 +38,9 @@ def claim_of(builder: CampaignBuilder, **more: Any) -> Claim:
 @pytest.mark.parametrize(
     ("times", "claimed"),
     [
-        pytest.param(FASTER, "Worker E2E −5.07 % latency (1.053× faster), reduction [4.84, 5.30] %", id="faster"),
+        pytest.param(
+            FASTER, "Worker E2E −5.07 % latency (1.053× faster), reduction [4.84, 5.30] % (95 % interval)", id="faster"
+        ),
         pytest.param(SLOWER, "slower), reduction [", id="slower"),
         pytest.param(SAME, "Worker E2E SAME: no difference of 1.00 % or more, [", id="same"),
     ],
@@ -47,6 +50,25 @@ def test_a_clear_word_is_claimed_with_its_interval(tmp_path: Path, times: Any, c
     assert found.is_claimed
     assert claimed in found.claimed[0]
     assert "outputs identical in raw arrays" in found.claimed
+
+
+@pytest.mark.parametrize(
+    ("times", "planned", "said"),
+    [
+        pytest.param((*FASTER, *FASTER[::-1]), 2, "(99 % interval)", id="blocks-added"),
+        pytest.param(
+            (*FASTER, (9.22, 10.01, 10.03, 9.2), (10.0, 9.2, 9.21, 10.02)),
+            4,
+            "(95 % interval, between blocks, which differ by more than their runs scatter)",
+            id="widened",
+        ),
+    ],
+)
+def test_a_claim_names_the_level_of_its_interval_and_what_widened_it(
+    tmp_path: Path, times: Any, planned: int, said: str
+) -> None:
+    found = claim_of(CampaignBuilder(tmp_path / "c", blocks=planned).blocks(times))
+    assert said in found.claimed[0]
 
 
 def qualifying(folder: Path, requirement: str) -> CampaignBuilder:
@@ -205,11 +227,38 @@ def test_the_treatment_is_printed(tmp_path: Path) -> None:
         ),
         pytest.param({"env": {"X": "1"}}, {"env": {"X": "2"}}, ["env X (1 against 2)"], id="environment"),
         pytest.param({"command": "old"}, {"command": "new"}, ["command (old against new)"], id="command"),
+        pytest.param({"flags": "--a 1 --a 2"}, {"flags": "--a 2"}, [], id="repeated-flag"),
         pytest.param({}, {}, [], id="same"),
     ],
 )
 def test_declared_differences(baseline: dict[str, Any], candidate: dict[str, Any], expected: list[str]) -> None:
     assert expected == declared_differences(Arm(name="a", **baseline), Arm(name="b", **candidate))
+
+
+@pytest.mark.parametrize(
+    ("commits", "keys", "said"),
+    [
+        pytest.param("ab", {}, "differ in commit (aaaaaaaaaaaa against bbbbbbbbbbbb) as well.", id="undeclared"),
+        pytest.param("aa", {}, "Arms differ only in: --fastpaths (off against auto).", id="the-same"),
+        pytest.param(
+            "ab",
+            {"python": "/opt/b/python"},
+            "python (nothing against /opt/b/python); commit (aaaaaaaaaaaa against bbbbbbbbbbbb).",
+            id="other-programs",
+        ),
+    ],
+)
+def test_differing_commits_are_part_of_what_the_arms_differ_in(
+    tmp_path: Path, commits: str, keys: dict[str, Any], said: str
+) -> None:
+    builder = CampaignBuilder(tmp_path / "c")
+    builder.plan["arms"]["candidate"] |= keys
+    by_arm = {"A": commits[0] * 40, "B": commits[1] * 40}
+    for index, (row, way) in enumerate(zip(FASTER, ("ABBA", "BAAB"), strict=True)):
+        builder.block([Run(worker_s=t, commit=by_arm[a]) for t, a in zip(row, way, strict=True)], block=index + 1)
+    text = treatment_text(analysed(builder))
+    assert text is not None and text.endswith(said)
+    assert ("only" in text) is (said != "undeclared" and "as well" not in said)
 
 
 def test_blocks_added_to_the_plan_are_judged_more_strictly_and_said(tmp_path: Path) -> None:
@@ -219,7 +268,37 @@ def test_blocks_added_to_the_plan_are_judged_more_strictly_and_said(tmp_path: Pa
     told = {warning.code: warning.detail for warning in cell.verdict.warnings}
     assert "2 blocks beyond the 2 planned; on those alone the word is INCONCLUSIVE" == told["ADDED_BLOCKS"]
     assert "LOOKS" in " ".join(told)
+    (later,) = analysed(CampaignBuilder(tmp_path / "l", blocks=2).blocks((*NOISE, *NOISE, *FASTER))).cells
+    assert later.verdict.comparison is not None
+    assert 0.005 == later.verdict.comparison.alpha
+    told = {warning.code: warning.detail for warning in later.verdict.warnings}
+    assert (
+        "4 blocks beyond the 2 planned; on those alone the word is INCONCLUSIVE, on the first 4 (α = 0.01) the word is "
+        "INCONCLUSIVE" == told["ADDED_BLOCKS"]
+    )
     (planned,) = analysed(CampaignBuilder(tmp_path / "p", blocks=4).blocks((*NOISE, *FASTER))).cells
     assert planned.verdict.comparison is not None
     assert 0.05 == planned.verdict.comparison.alpha
     assert "ADDED_BLOCKS" not in {warning.code for warning in planned.verdict.warnings}
+
+
+@pytest.mark.parametrize(
+    ("last", "planned", "additions", "ends"),
+    [
+        pytest.param(2, 2, (), [2], id="as-planned"),
+        pytest.param(4, 2, (2,), [2, 4], id="one-addition"),
+        pytest.param(6, 2, (4,), [2, 6], id="a-larger-addition-is-one-look"),
+        pytest.param(8, 2, (2,), [2, 4, 6, 8], id="unnoted-pairs-may-each-have-been-looked-at"),
+        pytest.param(2, 4, (), [4], id="unfinished"),
+    ],
+)
+def test_the_looks_at_a_growing_campaign(last: int, planned: int, additions: tuple[int, ...], ends: list[int]) -> None:
+    assert ends == look_ends(range(1, last + 1), planned, additions)
+
+
+def test_a_block_added_without_its_pair_is_no_basis_for_a_word(tmp_path: Path) -> None:
+    (cell,) = analysed(CampaignBuilder(tmp_path / "c", blocks=2).blocks((*FASTER, FASTER[1]))).cells
+    assert ("INCONCLUSIVE", "UNPAIRED_BLOCKS") == (cell.word.value, cell.verdict.reasons[0].code)
+    assert (
+        "blocks 3 were added to 2 planned ones, which is not in whole mirrored pairs" == cell.verdict.reasons[0].detail
+    )

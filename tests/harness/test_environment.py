@@ -12,7 +12,13 @@ import pytest
 from fuseproof.harness.machine.activity import sample_activity
 from fuseproof.harness.machine.environment import describe, read_checkout
 from fuseproof.harness.machine.gpus import GpuSurvey
-from fuseproof.harness.machine.host import measure_timer_tick_s, read_cpu_quota, read_host, read_memory_limit_mib
+from fuseproof.harness.machine.host import (
+    measure_timer_tick_s,
+    read_cpu_quota,
+    read_host,
+    read_memory_limit_mib,
+    read_quota_use_s,
+)
 from fuseproof.harness.machine.libraries import required_libraries, requirements_of_checkout, torch_build
 
 NO_GPU = GpuSurvey(reason="nvidia-smi was not found")
@@ -97,6 +103,28 @@ def test_a_package_inside_somebody_elses_repository_borrows_no_commit(tmp_path: 
 def test_cpu_quota(tmp_path: Path, expected: float | None, controls: dict[str, str]) -> None:
     write_controls(tmp_path, controls)
     assert expected == read_cpu_quota(tmp_path, "0::/a/b\n")
+
+
+@pytest.mark.parametrize(
+    ("expected", "controls"),
+    [
+        pytest.param(None, {"cpu.stat": "usage_usec 5000000"}, id="no-limit"),
+        pytest.param(None, {"a/cpu.max": "200000 100000"}, id="nobody-tells"),
+        pytest.param(
+            2.5,
+            {
+                "a/cpu.max": "100000 100000",
+                "a/cpu.stat": "usage_usec 2500000\nuser_usec 1",
+                "a/b/cpu.max": "200000 100000",
+                "a/b/cpu.stat": "usage_usec 1",
+            },
+            id="of-the-tightest",
+        ),
+    ],
+)
+def test_use_of_the_cpu_quota(tmp_path: Path, expected: float | None, controls: dict[str, str]) -> None:
+    write_controls(tmp_path, controls)
+    assert expected == read_quota_use_s(tmp_path, "0::/a/b\n")
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fuseproof.harness.analysis.campaign import CampaignAnalysis, analyse
-from fuseproof.harness.analysis.equal_work import declared_settings
+from fuseproof.harness.analysis.campaign import CampaignAnalysis, CellAnalysis, analyse
+from fuseproof.harness.analysis.declared import declared_settings, differing_settings
 from fuseproof.harness.campaign.folder import Campaign
 from fuseproof.harness.report import render_markdown
 from fuseproof.harness.statistics.verdict import Word
@@ -17,6 +17,21 @@ from fuseproof.schedules.plan import Arm
 from tests.harness.campaign_builder import CampaignBuilder, Run
 
 TIMES = {"A": 10.0, "B": 9.5}
+OFFLOAD_FLAGS = (
+    "dit_cpu_offload",
+    "dit_layerwise_offload",
+    "text_encoder_cpu_offload",
+    "image_encoder_cpu_offload",
+    "vae_cpu_offload",
+    "use_fsdp_inference",
+)
+STATED = {
+    **{f"{kind}_sha256": ["a" * 64] for kind in ("video", "audio", "mask")},
+    "weights_sha256": "a" * 64,
+    "conditioning_cache_hits": 0,
+    **dict.fromkeys(OFFLOAD_FLAGS, False),
+}
+"""What both arms state and a case changes in one of them."""
 
 
 def campaign_builder(
@@ -68,6 +83,19 @@ def campaign(folder: Path, baseline: Mapping[str, Any], candidate: Mapping[str, 
         ),
         pytest.param({"config": {"negative_prompt": "blur"}}, "negative_prompt:", id="negative prompt"),
         pytest.param({"config": {"image_sha256": ["b" * 64]}}, "image_sha256:", id="input picture"),
+        *(
+            pytest.param({"config": {f"{kind}_sha256": ["b" * 64]}}, f"{kind}_sha256:", id=f"input {kind}")
+            for kind in ("video", "audio", "mask")
+        ),
+        pytest.param({"config": {"resolved_revision": "b" * 40}}, "resolved_revision: null against", id="revision"),
+        pytest.param({"config": {"weights_sha256": "b" * 64}}, "weights_sha256:", id="hash of the weights"),
+        pytest.param(
+            {"config": {"conditioning_cache_hits": 1}}, "conditioning_cache_hits: 0 against 1", id="warm text cache"
+        ),
+        *(
+            pytest.param({"config": {flag: True}}, f"{flag}: false against true", id=f"{flag}, undeclared")
+            for flag in OFFLOAD_FLAGS
+        ),
         pytest.param({"config": {"generator_device": "cuda"}}, "generator_device: cpu against cuda", id="generator"),
         pytest.param({"output_overrides": {"width": 32}}, "geometry", id="size made"),
         pytest.param({"pictures": (1, 2)}, "number of outputs: 1 against 2", id="outputs made"),
@@ -77,7 +105,7 @@ def campaign(folder: Path, baseline: Mapping[str, Any], candidate: Mapping[str, 
 def test_undeclared_difference_is_invalid_and_prints_no_ratio(
     tmp_path: Path, candidate: dict[str, Any], expected: str
 ) -> None:
-    analysis = campaign(tmp_path, {}, candidate)
+    analysis = campaign(tmp_path, {"config": STATED}, {**candidate, "config": STATED | candidate.get("config", {})})
     (cell,) = analysis.cells
     assert Word.INVALID is cell.word
     assert expected in " ".join(cell.equal_work.differences)
@@ -138,10 +166,37 @@ def test_other_software_is_unequal_work_unless_the_arms_are_other_programs(
     arms = {"environment": baseline}, {"environment": candidate}
     undeclared = campaign(tmp_path / "undeclared", *arms)
     assert (6, (said,)) == (undeclared.exit_code(), undeclared.cells[0].equal_work.differences)
-    builder = campaign_builder(tmp_path / "declared", *arms)
-    builder.plan["arms"]["candidate"]["env"] = {"TORCH_SETTINGS": "other"}
-    (declared,) = analyse(Campaign.open(builder.write())).cells
+    other_variable = arm_with(tmp_path / "variable", *arms, env={"TORCH_SETTINGS": "other"})
+    assert ((said,), ()) == (other_variable.equal_work.differences, other_variable.equal_work.declared)
+    declared = arm_with(tmp_path / "declared", *arms, python="/opt/other/bin/python")
     assert ((), (said,)) == (declared.equal_work.differences, declared.equal_work.declared)
+
+
+def arm_with(folder: Path, *arms: Mapping[str, Any], **keys: Any) -> CellAnalysis:
+    """The cell of a campaign whose candidate has these keys of the plan."""
+    builder = campaign_builder(folder, *arms)
+    builder.plan["arms"]["candidate"] |= keys
+    (cell,) = analyse(Campaign.open(builder.write())).cells
+    return cell
+
+
+@pytest.mark.parametrize(
+    ("environment", "variable", "is_declared"),
+    [
+        pytest.param("allow_tf32", "NVIDIA_TF32_OVERRIDE", True, id="TF32"),
+        pytest.param("torch_threads", "OMP_NUM_THREADS", True, id="threads"),
+        pytest.param("libraries", "PYTHONPATH", True, id="versions"),
+        pytest.param("libraries", "OMP_NUM_THREADS", False, id="versions-by-another-variable"),
+        pytest.param("allow_tf32", "PYTHONPATH", False, id="TF32-by-another-variable"),
+    ],
+)
+def test_a_variable_declares_what_it_decides_and_nothing_else(
+    tmp_path: Path, environment: str, variable: str, is_declared: bool
+) -> None:
+    values = {"allow_tf32": (False, True), "torch_threads": (1, 8), "libraries": ({"torch": "1"}, {"torch": "2"})}
+    arms = [{"environment": {environment: value}} for value in values[environment]]
+    cell = arm_with(tmp_path, *arms, env={variable: "x"})
+    assert is_declared == cell.equal_work.is_equal
 
 
 @pytest.mark.parametrize(
@@ -181,6 +236,28 @@ def test_declared_difference_is_the_experiment(
     assert Word.FASTER is cell.word
     assert setting in cell.equal_work.declared[0]
     assert "differ by declaration" in render_markdown(analysis)
+
+
+RESIDENT = {"components": {"transformer": "cuda:0", "vae": "cuda:0"}, "offload": "none"}
+ELSEWHERE = {"components": {"transformer": "cuda:0", "vae": "cpu"}, "offload": {"transformer": ["group_offloading"]}}
+
+
+def test_where_the_models_lay_must_agree_unless_a_flag_decides_it(tmp_path: Path) -> None:
+    arms = [{"environment": {"residency": residency}} for residency in (RESIDENT, ELSEWHERE)]
+    analysis = campaign(tmp_path / "undeclared", *arms)
+    expected = (
+        'residency: {"transformer": "cuda:0", "vae": "cuda:0"} against {"transformer": "cuda:0", "vae": "cpu"}',
+        'offload: "none" against {"transformer": ["group_offloading"]}',
+    )
+    found = analysis.cells[0].equal_work.differences
+    assert (6, expected) == (
+        analysis.exit_code(),
+        tuple(text.replace("offload: none", 'offload: "none"') for text in found),
+    )
+    declared = campaign(tmp_path / "declared", *arms, candidate_flags="--vae-cpu-offload true").cells[0].equal_work
+    assert (True, 2) == (declared.is_equal, len(declared.declared))
+    alike = campaign(tmp_path / "alike", arms[0], arms[0]).cells[0].equal_work
+    assert ((), ()) == (alike.differences, alike.declared)
 
 
 def skipping(calls: int, skipped: list[int], tokens: int = 64) -> dict[str, Any]:
@@ -330,4 +407,32 @@ def test_foreign_dumps_without_config_say_what_was_not_checked(tmp_path: Path) -
     ],
 )
 def test_declared_settings(arm: Arm, expected: set[str]) -> None:
-    assert expected == declared_settings(arm)
+    assert expected == set(declared_settings(arm))
+
+
+@pytest.mark.parametrize(
+    ("baseline", "candidate", "expected"),
+    [
+        pytest.param("--dtype float32", "--dtype bfloat16", {"dtype"}, id="other-values"),
+        pytest.param("--dtype float32", "--dtype=float32", set(), id="the-same-value"),
+        pytest.param("--dtype bfloat16 --dtype float32", "--dtype float32", set(), id="repeated-the-last-counts"),
+        pytest.param("--enable-torch-compile", "--enable-torch-compile=true", set(), id="two-ways-to-say-on"),
+        pytest.param("--enable-torch-compile", "--enable-torch-compile false", {"enable_torch_compile"}, id="off"),
+        pytest.param("", "--seed 1", {"seed"}, id="named-by-one"),
+    ],
+)
+def test_a_setting_is_declared_only_where_the_arms_give_it_different_values(
+    baseline: str, candidate: str, expected: set[str]
+) -> None:
+    assert expected == differing_settings(Arm(name="a", flags=baseline), Arm(name="b", flags=candidate))
+
+
+def test_a_setting_that_both_arms_name_alike_declares_nothing(tmp_path: Path) -> None:
+    """``auto`` in both arms that ends in another backend is no experiment."""
+    arms = [{"config": {"attention_backend": name}} for name in ("fa3", "sdpa")]
+    flags = "--attention-backend auto"
+    analysis = campaign(tmp_path, *arms, baseline_flags=flags, candidate_flags=f"{flags} --fastpaths off")
+    assert (6, ("attention_backend: fa3 against sdpa",)) == (
+        analysis.exit_code(),
+        analysis.cells[0].equal_work.differences,
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,7 @@ def test_clocks_that_differ_by_more_than_a_percent_forbid_a_verdict(tmp_path: Pa
 def test_the_win_of_a_higher_clock_is_named_in_cycles(tmp_path: Path) -> None:
     cell = judged(tmp_path, lambda arm: gpu(phase(2178.0 if arm == "B" else 1980.0)))
     detail = cell.verdict.reasons[0].detail
-    assert "1980 → 2178 MHz (+10.00 %) in the request phase, limit 1 %" in detail
+    assert "1980 → 2178 MHz (+10.00 ± 0.00 %) in the request phase, limit 1 %" in detail
     assert "5.00 % less time is 4.50 % more cycles" in detail
 
 
@@ -112,6 +112,95 @@ def test_clocks_of_busy_samples_serve_where_nobody_tells_the_phases(tmp_path: Pa
     cell = judged(tmp_path, lambda arm: gpu(untagged if arm == "A" else slower, name="untagged"))
     assert cell.gpu is not None
     assert ("busy", pytest.approx(1700 / 1980 - 1)) == (cell.gpu.basis, cell.gpu.clock_difference)
+
+
+def by_slot(directory: Path, values: Mapping[str, Sequence[Any]]) -> CellAnalysis:
+    """A campaign whose slots' ``gpu`` are the entries of their arm, in the order they ran."""
+    left = {arm: list(entries) for arm, entries in values.items()}
+    return judged(directory, lambda arm: left[arm].pop(0))
+
+
+def clocks(*by_run: float, **more: Any) -> list[dict[str, Any]]:
+    return [gpu(phase(clock, **more)) for clock in by_run]
+
+
+@pytest.mark.parametrize(
+    ("candidate", "samples", "reasons", "warnings"),
+    [
+        pytest.param((2010, 2012, 2011, 2013), 50, ["CLOCK_CHANGED"], [], id="clear"),
+        pytest.param((1700, 2300, 1720, 2310), 50, [], ["CLOCK_UNRESOLVED"], id="within-the-arms-own-scatter"),
+        pytest.param((2010, 2012, 2011, 2013), 2, [], ["CLOCK_UNRESOLVED"], id="too-few-samples"),
+        pytest.param((1985, 1990, 1980, 1984), 2, [], [], id="few-samples-within-the-limit"),
+    ],
+)
+def test_a_changed_clock_needs_evidence(
+    tmp_path: Path, candidate: Sequence[float], samples: int, reasons: list[str], warnings: list[str]
+) -> None:
+    counts = {"samples": samples, "event_samples": samples, "busy_samples": samples}
+    cell = by_slot(tmp_path, {"A": clocks(1980, 1981, 1979, 1980, **counts), "B": clocks(*candidate, **counts)})
+    assert (reasons, warnings) == codes(cell)
+    if samples == 2 and warnings:
+        assert "too few samples to judge it: a run has 2 samples, 3 are needed" in cell.warnings[0].detail
+
+
+def test_the_cards_are_chosen_once_for_all_runs_of_a_cell(tmp_path: Path) -> None:
+    """A card that works in one slot only has an idle clock in the others, whichever slot looks at it."""
+    idle = phase(345.0, utilization_percent=0.0, busy_samples=0, memory_used_peak_mib=4.0)
+    woken = phase(345.0, utilization_percent=9.0, busy_samples=0, memory_used_peak_mib=900.0)
+
+    def beside(other: Mapping[str, Any]) -> dict[str, Any]:
+        values = gpu(phase(memory_used_peak_mib=40_000.0))
+        return values | {"cards": [*values["cards"], {"uuid": OTHER_UUID, "phases": {"request": dict(other)}}]}
+
+    cell = by_slot(tmp_path, {"A": [beside(idle)] * 4, "B": [beside(woken), *[beside(idle)] * 3]})
+    assert cell.gpu is not None
+    assert ((UUID,), 0.0, Word.FASTER) == (cell.gpu.cards, cell.gpu.clock_difference, cell.word)
+    assert "device used sum" not in {row.kind for row in cell.memory.rows}
+
+
+def other_card(**more: Any) -> dict[str, Any]:
+    return gpu(**more) | {"cards": [{"uuid": OTHER_UUID, "phases": {"request": phase(1500.0)}}]}
+
+
+@pytest.mark.parametrize("env", [{}, {"CUDA_VISIBLE_DEVICES": "1"}], ids=["undeclared", "declared"])
+def test_arms_on_different_cards_are_unequal_work_unless_declared(tmp_path: Path, env: dict[str, str]) -> None:
+    folder = folder_of(tmp_path, lambda arm: gpu() if arm == "A" else other_card())
+    campaign = json.loads((folder / "campaign.json").read_text())
+    campaign["plan"]["arms"]["candidate"]["env"] = env
+    (folder / "campaign.json").write_text(json.dumps(campaign))
+    (cell,) = analyse(Campaign.open(folder)).cells
+    assert cell.gpu is not None and cell.gpu.clock_difference is None
+    text = f"GPUs: {UUID} against {OTHER_UUID} in block 1"
+    if env:
+        assert (Word.FASTER, (text,)) == (cell.word, cell.equal_work.declared)
+        assert ["CARDS_DIFFER"] == codes(cell)[1]
+    else:
+        assert (Word.INVALID, (text,)) == (cell.word, cell.equal_work.differences)
+
+
+def test_samples_of_all_phases_weigh_the_same_where_nobody_tells_the_phases(tmp_path: Path) -> None:
+    """A hundred samples at 700 W and one of a card at rest are not 400 W on average."""
+    card = {
+        "uuid": UUID,
+        "phases": {
+            "warm-up": phase(samples=1, busy_samples=1, power_w=100.0, event_samples=1),
+            "untagged": phase(samples=99, busy_samples=99, power_w=700.0, event_samples=99),
+        },
+    }
+    cell = judged(tmp_path, lambda arm: gpu() | {"cards": [card]})
+    assert cell.gpu is not None
+    assert ("busy", pytest.approx(694.0)) == (cell.gpu.basis, cell.gpu.arms[0].power_w)
+
+
+def test_any_event_reason_is_compared_between_the_arms(tmp_path: Path) -> None:
+    cell = judged(tmp_path, lambda arm: gpu(phase(event_counts={"sync boost": 50} if arm == "B" else {"idle": 50})))
+    assert ["CLOCK_EVENTS"] == codes(cell)[1]
+
+
+def test_a_sampler_that_cost_too_much_is_said(tmp_path: Path) -> None:
+    cell = judged(tmp_path, lambda arm: gpu(cpu_share=0.006))
+    assert ["SAMPLER_COST"] == codes(cell)[1]
+    assert "up to 0.60 % of the cores' time in a slot, more than 0.5 %" in cell.warnings[0].detail
 
 
 def test_an_idle_card_beside_the_working_one_does_not_count(tmp_path: Path) -> None:
@@ -150,6 +239,20 @@ def test_others_on_the_gpus_forbid_a_verdict(tmp_path: Path, rest: dict[str, Any
     assert "after 4 of 8 runs" in cell.verdict.reasons[0].detail and told in cell.verdict.reasons[0].detail
 
 
+def test_a_card_that_is_shared_by_service_or_division_is_said(tmp_path: Path) -> None:
+    rest = {"waited_s": 0.1, "is_at_rest": True, "mps": [f"MPS server 77 on {UUID}"]}
+    folder = folder_of(tmp_path, lambda arm: gpu(at_rest=rest))
+    campaign = json.loads((folder / "campaign.json").read_text())
+    campaign["environment"]["gpus"] = [
+        {"uuid": UUID, "mig_mode": "Enabled"},
+        {"uuid": OTHER_UUID, "mig_mode": "Enabled"},
+    ]
+    (folder / "campaign.json").write_text(json.dumps(campaign))
+    (cell,) = analyse(Campaign.open(folder)).cells
+    assert (Word.FASTER, ["MIG_PARENT", "MPS_SERVER"]) == (cell.word, codes(cell)[1])
+    assert cell.warnings[0].detail.startswith(f"{UUID} is divided by MIG")
+
+
 def test_the_report_says_how_closely_the_gpus_were_looked_at(tmp_path: Path) -> None:
     rest = {"waited_s": 1.5, "is_at_rest": True}
     folder = folder_of(tmp_path, lambda arm: gpu(phase(capped=5, temperature_c=61.0), at_rest=rest))
@@ -157,7 +260,8 @@ def test_the_report_says_how_closely_the_gpus_were_looked_at(tmp_path: Path) -> 
     text = (folder / "report.md").read_text()
     section = text.split("## Telemetry")[1].split("\n## ")[0]
     assert (
-        "sampled every 0.2 s (longest gap 0.31 s) by a side process, at a cost of 0.040 % of the cores' time" in section
+        "sampled every 0.20 s (median, longest gap 0.31 s) by a side process, at a measured cost of at most 0.040 % of "
+        "the cores' time in a slot (limit 0.5 %)" in section
     )
     assert "cannot be excluded" in section
     assert "waited for: 12.0 s in all, at most 1.5 s after a slot" in section

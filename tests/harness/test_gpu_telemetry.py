@@ -116,6 +116,15 @@ def test_a_recording_is_summed_up_by_phase_and_can_be_summed_up_again_from_its_l
     assert gpu.cards == conditions_of(json.loads(json.dumps(line)) for line in (first, *lines))
 
 
+def test_the_interval_is_measured_and_the_longest_gap_is_of_all_cards() -> None:
+    other = {"gpu": "GPU-other"}
+    moments = [(15, {}), (15.4, {}), (15.8, {}), (15, other), (15.4, other), (18.4, other)]
+    gpu = slot_gpu(GpuRecording(tuple(sample(moment) | facts for moment, facts in moments)), PHASES)
+    assert (0.4, 3.0) == (gpu.interval_s, gpu.longest_gap_s)
+    alone = slot_gpu(GpuRecording((sample(15),)), PHASES)
+    assert (None, None) == (alone.interval_s, alone.longest_gap_s)
+
+
 def test_a_record_keeps_the_gpus() -> None:
     record = SlotRecord.planned(timed_slots("cell", 1, 1, "ABBA")[0])
     gpu = replace(
@@ -210,6 +219,18 @@ def test_one_look_within_a_limit() -> None:
     hung = look_at_cards((UUID,), (sys.executable, "-c", "import time; time.sleep(60)"), limit_s=0.1)
     assert "NVML did not answer within 0.1 s: the driver may be hanging" == hung.reason
     assert "NVML does not tell how much memory is in use" == read_look("").reason
+
+
+def test_the_server_of_cudas_multi_process_service_is_no_neighbour() -> None:
+    """It stays on the card when its clients, our slots, have gone."""
+    body = "nvml.answers.update(pids=(7, 8), names={8: b'/usr/bin/nvidia-cuda-mps-server'}, used_bytes=5 * 2**20)"
+    look = look_at_cards((UUID,), side_program(body))
+    assert ({UUID: (7,)}, (f"MPS server 8 on {UUID}",)) == (look.processes, look.mps)
+    watch = Looks(used(4), replace(used(4), mps=look.mps)).watch()
+    watch.note_baseline()
+    found = watch.wait_for_rest()
+    assert found is not None
+    assert (0.0, True, (), look.mps) == (found.waited_s, found.is_at_rest, found.foreign, found.mps)
 
 
 # waiting until the cards are free

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fuseproof.errors import FuseproofError
+from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.harness.analysis.campaign import analyse
 from fuseproof.harness.campaign.folder import Campaign
 from fuseproof.harness.campaign.sglang_log import read_sglang_log
@@ -16,6 +16,8 @@ from fuseproof.harness.statistics.verdict import Word
 from tests.harness.old_evidence import (
     imported,
     origin_of,
+    sglang_dump,
+    with_manifest,
     write_block,
     write_dump,
     write_log,
@@ -203,3 +205,13 @@ def test_outputs_that_a_dump_states_and_nobody_gave_are_named(tmp_path: Path) ->
     analysis = imported(tmp_path, tmp_path / "old")
     assert "none" == analysis.cells[0].outputs.status
     assert "Outputs that dumps or logs name were not given: x.png" in render_markdown(analysis)
+
+
+@pytest.mark.parametrize("moment", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-12:00"])
+def test_times_at_the_ends_of_the_calendar_are_none(tmp_path: Path, moment: str) -> None:
+    for number, name in enumerate(("a1", "b1", "b2", "a2")):
+        write_dump(tmp_path / "old" / f"r1-{name}.json", sglang_dump(10.0 + number) | {"timestamp": moment})
+    assert "not recorded" == imported(tmp_path, tmp_path / "old").campaign.created
+    text = f'schema = 1\ncreated = "{moment}"\n'
+    with pytest.raises(UsageError, match="created"):
+        imported(tmp_path, tmp_path / "old", name="other", manifest=with_manifest(tmp_path, text))

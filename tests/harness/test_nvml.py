@@ -112,7 +112,11 @@ def test_the_side_program_writes_samples_and_what_it_cost(monkeypatch: pytest.Mo
 def test_the_side_program_looks_once_and_names_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeNvml({**H200, "pids": (4711,), "used_bytes": 3 * 2**20})
     (look,) = lines_of(monkeypatch, fake, gpu_sampling.ONCE)
-    assert {"gpu": UUID, "memory_used_mib": 3.0, "processes": [{"pid": 4711, "memory_used_mib": 1024.0}]} == look
+    assert {
+        "gpu": UUID,
+        "memory_used_mib": 3.0,
+        "processes": [{"pid": 4711, "memory_used_mib": 1024.0, "name": None}],
+    } == look
 
 
 def test_without_nvml_the_side_program_says_why_and_ends_in_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,3 +184,64 @@ def test_body_of_many_cells_still_fits(tmp_path: Path) -> None:
     write_report(builder.write())
     packed: Packed = pack_campaign(builder.directory, tmp_path / "c.zip")
     assert packed.body_characters < LONGEST_BODY
+
+
+def test_secrets_in_whatever_was_kept_are_pointed_out(folder: Path, tmp_path: Path) -> None:
+    slot = "slots/panda/01-2-B"
+    (folder / slot / "telemetry.jsonl").write_text('{"x": "ghp_0123456789abcdef0123"}\n', encoding="utf-8")
+    (folder / "inputs").mkdir()
+    (folder / "inputs/config.toml").write_text('token = "hf_0123456789abcdef0123"\n', encoding="utf-8")
+    (folder / "SHA256SUMS").unlink()
+    write_report(folder)
+    packed = pack_campaign(folder, tmp_path / "x.zip")
+    assert {f"{folder.name}/inputs/config.toml", f"{folder.name}/{slot}/telemetry.jsonl"} == set(packed.suspicious)
+
+
+def test_link_is_never_packed(folder: Path, tmp_path: Path) -> None:
+    picture = folder / "slots/panda/01-2-B/outputs/image-0.png"
+    (tmp_path / "private.png").write_bytes(picture_png(9))
+    picture.unlink()
+    picture.symlink_to(tmp_path / "private.png")
+    with pytest.raises(FuseproofError, match=r"image-0\.png is a link"):
+        pack_campaign(folder, tmp_path / "x.zip", allows_unverified=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "archived"),
+    [
+        ("-rf", "rf"),
+        ("pull-request.md", "campaign-pull-request.md"),
+        ("assets", "campaign-assets"),
+        ("CON", "campaign-CON"),
+        ("a b;$(x)", "a-b---x-"),
+        ("x\\..\\evil", "x-..-evil"),
+    ],
+)
+def test_folder_has_a_harmless_name_in_the_archive(folder: Path, tmp_path: Path, name: str, archived: str) -> None:
+    renamed = folder.rename(folder.with_name(name))
+    packed = pack_campaign(renamed, tmp_path / "x.zip")
+    assert {archived, "pull-request.md", "assets"} == {
+        entry.split("/")[0] for entry in zipfile.ZipFile(packed.archive).namelist()
+    }
+    assert f"fuseproof verify {archived}" in body_of(packed.archive)
+
+
+def test_name_that_other_systems_unpack_elsewhere_is_refused(folder: Path, tmp_path: Path) -> None:
+    (folder / "..\\evil.bat").write_text("x", encoding="utf-8")
+    (folder / "SHA256SUMS").unlink()
+    write_report(folder)
+    with pytest.raises(FuseproofError, match="unpack elsewhere"):
+        pack_campaign(folder, tmp_path / "x.zip")
+
+
+@pytest.mark.parametrize("url", ["https://anna:pw@example.org/x", "https://example.org/../x", "https://", "https:///x"])
+def test_url_that_tells_too_much_or_leads_elsewhere(url: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        checked_base_url(url)
+    assert "anna" not in str(caught.value)
+
+
+def test_what_a_killed_session_left_is_not_packed(folder: Path, tmp_path: Path) -> None:
+    (folder / ".fuseproof-17-0123abcd.tmp").write_text("x", encoding="utf-8")
+    packed = pack_campaign(folder, tmp_path / "x.zip")
+    assert not [name for name in zipfile.ZipFile(packed.archive).namelist() if name.endswith(".tmp")]

@@ -18,7 +18,7 @@ from fuseproof.harness.perf.dump import read_perf_dump
 from fuseproof.harness.perf.memory import memory_claim
 from fuseproof.harness.perf.steps import step_statistics
 from fuseproof.harness.perf.text import escape_cell, latency_phrase, render_comparison
-from tests.harness.perf_dump_files import KLEIN, LONGLIVE2, peaks, stage_list, step_list, write_dump
+from tests.harness.perf_dump_files import KLEIN, LONGLIVE2, STAGES, peaks, stage_list, step_list, write_dump
 
 
 def compare(tmp_path: Path, *changes: dict[str, Any]) -> PerfComparison:
@@ -271,14 +271,24 @@ UNEQUAL = {
     "timer": ({"timer": "http"}, "timer"),
     "warm-up": ({"warmup": False}, "warm-up"),
     "half the transformer work": ({"requests": [{"work": {"transformer_tokens": 500}}]}, "transformer tokens"),
+    "conditioning cache hits": (
+        {"requests": [{"seed": 0, "conditioning_cache_hits": 1, "work": {"transformer_tokens": 1000}}]},
+        "conditioning cache hits",
+    ),
+    "batch size": ({"config": {"batch_size": 4}}, "batch_size"),
+    "saving inside one total": (
+        {"steps": stage_list(*STAGES, ("SavingStage", 5.0))},
+        "saving inside the worker's time",
+    ),
     "seeds of requests": ({"requests": [{"seed": 1, "work": {"transformer_tokens": 1000}}]}, "seeds of the requests"),
 }
 BASELINE_FACTS: dict[str, Any] = {
     "denoise_steps_ms": step_list(*[18.0] * 50),
     "timer": "in-process",
     "warmup": True,
-    "requests": [{"seed": 0, "work": {"transformer_tokens": 1000}}],
+    "requests": [{"seed": 0, "conditioning_cache_hits": 0, "work": {"transformer_tokens": 1000}}],
     "config": {
+        "batch_size": 1,
         "width": 1024,
         "seed": 42,
         "guidance_scale": 4.5,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fuseproof.errors import UsageError
 from fuseproof.harness.analysis.campaign import analyse
 from fuseproof.harness.analysis.planning import plan_line, plan_lines, planning_scatter, plans_of
 from fuseproof.harness.campaign.folder import Campaign
@@ -73,3 +74,9 @@ def test_any_other_campaign_leaves_none(tmp_path: Path) -> None:
     folder = CampaignBuilder(tmp_path / "c").blocks(TIMES).write()
     write_report(folder)
     assert not (folder / "aa.json").exists()
+
+
+@pytest.mark.parametrize("effect", [1e-300, 1e-9])
+def test_an_effect_that_no_clock_tells_is_refused(effect: float) -> None:
+    with pytest.raises(UsageError, match="smaller than any clock tells; the smallest to plan for is 0.0001 %"):
+        plan_line(effect, 0.01, 0.01)

@@ -13,7 +13,7 @@ from fuseproof.harness.analysis.claims import claims, whole_campaign_text
 from fuseproof.harness.campaign.folder import Campaign
 from fuseproof.harness.report import render_markdown
 from fuseproof.schedules.plan import load_plan, plan_from
-from fuseproof.schedules.qualification import Requirement, parse_requirement
+from fuseproof.schedules.qualification import Requirement, parse_requirement, split_requirements
 from tests.harness.campaign_builder import CampaignBuilder, Run
 from tests.harness.test_seed_tables import LONGLIVE
 
@@ -84,7 +84,17 @@ def test_one_block_below_the_requirement_is_named(tmp_path: Path) -> None:
 def test_a_requirement_on_a_timer_that_no_run_has_is_not_met(tmp_path: Path) -> None:
     (cell,) = small(tmp_path, ["worker>=1%", "client>=1%"]).cells
     assert not cell.qualification.is_qualified
-    assert cell.qualification.shortfalls[0].startswith("client was not recorded in every run")
+    assert "client has no ratio: neither arm recorded it" == cell.qualification.shortfalls[0]
+
+
+def test_a_timer_that_one_arm_lacks_is_said_as_that(tmp_path: Path) -> None:
+    builder = CampaignBuilder(tmp_path / "c")
+    builder.plan["qualify"] = ["client>=1%"]
+    for index, way in enumerate(("ABBA", "BAAB")):
+        builder.block([Run(worker_s=10.0, client_s=11.0 if arm == "A" else None) for arm in way], block=index + 1)
+    (cell,) = analyse(Campaign.open(builder.write())).cells
+    why = "client has no ratio: unequal timers: the candidate did not record it in every run"
+    assert (why,) == cell.qualification.shortfalls
 
 
 def test_a_missing_block_does_not_qualify(tmp_path: Path) -> None:
@@ -109,7 +119,8 @@ def test_an_invalid_cell_does_not_qualify(tmp_path: Path) -> None:
         runs = [Run(worker_s=10.0 if arm == "A" else 5.0, config={"seed": 1 if arm == "B" else 42}) for arm in way]
         builder.block(runs, block=index + 1)
     analysis = analyse(Campaign.open(builder.write()))
-    assert not analysis.cells[0].qualification.is_qualified
+    (shortfall,) = analysis.cells[0].qualification.shortfalls
+    assert "worker: the cell is INVALID, so no block of it has a ratio" == shortfall
     (claim,) = claims(analysis)
     assert claim.because[0].startswith("INVALID (UNEQUAL_WORK)")
 
@@ -153,3 +164,10 @@ def test_a_requirement_that_makes_no_sense_is_refused(text: str, said: str) -> N
 def test_a_timer_is_named_once() -> None:
     with pytest.raises(UsageError, match="named twice"):
         plan_from(load_plan("embedded").to_json() | {"qualify": ["worker>=1%", "worker>=2%"]}, "here")
+
+
+def test_requirements_that_name_none_are_refused() -> None:
+    assert ("worker>=1.5%", "client>=1%") == tuple(map(str, split_requirements("worker>=1.5%, client>=0.01,")))
+    for text in ("", " ", ","):
+        with pytest.raises(UsageError, match="requirements of a block are empty"):
+            split_requirements(text)

@@ -110,8 +110,21 @@ def test_a_leftover_slot_is_refused_until_it_is_gone(tmp_path: Path) -> None:
             refuse_leftovers(campaign)
         assert left.stdin is not None
         left.stdin.close()
+        os.waitid(os.P_PID, left.pid, os.WEXITED | os.WNOWAIT)  # ended, and not yet collected
+        refuse_leftovers(campaign)
         left.wait()
         refuse_leftovers(campaign)
+
+
+def test_what_a_slot_has_started_is_left_over_too(tmp_path: Path) -> None:
+    """The slot itself has ended and nobody has collected it; a process of its group reads on."""
+    starts_one = "import subprocess, sys; subprocess.Popen([sys.executable, '-S', '-c', 'input()'])"
+    command = [sys.executable, "-S", "-c", starts_one]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True) as left:
+        campaign = running_slot(tmp_path / "c", pid=left.pid, started=utc_text(datetime.now(UTC)))
+        os.waitid(os.P_PID, left.pid, os.WEXITED | os.WNOWAIT)
+        with pytest.raises(InvalidMeasurementError, match=f"runs as process {left.pid}"):
+            refuse_leftovers(campaign)
 
 
 @pytest.mark.parametrize(

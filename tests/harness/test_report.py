@@ -253,7 +253,7 @@ def test_html_is_one_file_with_both_pictures_and_no_script(tmp_path: Path) -> No
 def test_large_pictures_are_links_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fuseproof.harness.report.html.LARGEST_EMBEDDED_BYTES", 10)
     pictures = Page(written(simple(tmp_path))["report.html"]).pictures
-    assert ["slots/panda/01-1-A/outputs/image-0.png", "slots/panda/01-2-B/outputs/image-0.png"] == pictures
+    assert ["slots/panda/01-1-A/outputs/image-0.png", "figures/panda-sheet.png"] == pictures
 
 
 def test_forty_cells_of_eight_runs_fit_a_pull_request(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -179,3 +180,10 @@ def test_changed_measurements_are_not_shown(tmp_path: Path) -> None:
     (second / "slots/panda/01-1-A/stdout.log").write_text("later", encoding="utf-8")
     with pytest.raises(FuseproofError, match=r"slots/panda/01-1-A/stdout\.log is not the file that it lists"):
         read_pair(first, second)
+
+
+def test_a_copy_is_no_second_measurement(tmp_path: Path) -> None:
+    pair = read_pair(campaign(tmp_path / "a"), shutil.copytree(campaign(tmp_path / "b"), tmp_path / "c"))
+    told = "Both folders hold the same campaign: 8 perf dumps of 8 and 8 are equal, byte for byte."
+    assert told == pair.same_runs
+    assert told in pair_lines(pair) and told in render_pair(pair)

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from fuseproof.errors import UsageError
+from fuseproof.harness.campaign.floors import kept_floor, read_floor
 from fuseproof.harness.campaign.folder import Campaign
 from fuseproof.harness.campaign.interrupts import Interrupts
 from fuseproof.harness.campaign.session import CampaignSession, changed_software
 from tests.harness.fake_commands import fake_plan
+from tests.harness.test_floor import floor_of
 from tests.harness.test_runner import Notes, ScriptedExecutor
 
 BEFORE: dict[str, Any] = {"fuseproof": {"commit": "aaa", "diff_sha256": None}, "libraries": {"torch": "2.13.0"}}
@@ -82,3 +84,32 @@ def test_an_ignored_signal_stays_ignored() -> None:
         assert 0 == interrupts.count
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_blocks_are_added_to_a_complete_campaign_in_whole_pairs(tmp_path: Path) -> None:
+    """The plan stays as it was, and the addition is noted, so that a report judges the added blocks more strictly."""
+    plan, folder = fake_plan({}, {"worker_ms": 900}), tmp_path / "c"
+    more = session(ScriptedExecutor(), Notes(), BEFORE)
+    more.add_blocks = 2
+    session(ScriptedExecutor({"cell/01-2-B": "INTERRUPTED"}), Notes(), BEFORE).start(plan, folder)
+    with pytest.raises(UsageError, match="Block 1 of cell is not complete"):
+        more.resume(folder, None)
+    session(ScriptedExecutor(), Notes(), BEFORE).resume(folder, None)
+    planned = Campaign.open(folder)
+    before = [found.block for found in planned.complete_blocks("cell")]
+    assert "complete" == more.resume(folder, None).status
+    campaign = Campaign.open(folder)
+    assert [*before, *(before[-1] + step for step in (1, 2))] == [b.block for b in campaign.complete_blocks("cell")]
+    assert ((2,), planned.plan) == (campaign.added_blocks, campaign.plan)
+    more.add_blocks = 3
+    with pytest.raises(UsageError, match="--add-blocks is 3; it must be even, whole mirrored pairs"):
+        more.resume(folder, None)
+
+
+def test_a_floor_is_kept_before_the_first_slot(tmp_path: Path) -> None:
+    floor = read_floor(floor_of(tmp_path / "aa"))
+    one = session(ScriptedExecutor({"cell/01-1-A": "INTERRUPTED"}), Notes(), BEFORE)
+    one.floor = floor
+    one.start(fake_plan({}, {"worker_ms": 900}), tmp_path / "c")
+    kept = kept_floor(tmp_path / "c")
+    assert kept is not None and floor.sha256 == kept.sha256

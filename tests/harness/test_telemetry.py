@@ -35,16 +35,28 @@ def test_busy_threshold_is_half_a_core_or_a_tenth(cores: int, threshold: float) 
     assert pytest.approx(threshold) == busy_threshold(cores)
 
 
-def sampled(monkeypatch: pytest.MonkeyPatch, *, wall_s: float, machine_s: float, ours_s: float, steal_s: float = 0.0):  # type: ignore[no-untyped-def]
-    """A contention on two cores after ``wall_s``, during which the cores worked ``machine_s`` and we ``ours_s``."""
-    state = SimpleNamespace(now=100.0, machine=MachineUse(50.0, 1.0), own=7.0)
+def sampled(  # type: ignore[no-untyped-def]
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    wall_s: float,
+    machine_s: float,
+    ours_s: float,
+    steal_s: float = 0.0,
+    cores: int = 2,
+    quota: float | None = None,
+    quota_s: float = 0.0,
+):
+    """A contention after ``wall_s``, in which the cores worked ``machine_s``, we ``ours_s``, our quota ``quota_s``."""
+    start_s = None if quota is None else 3.0
+    state = SimpleNamespace(now=100.0, machine=MachineUse(50.0, 1.0, start_s), own=7.0)
+    monkeypatch.setattr(telemetry, "capacity_cores", lambda cores: cores if quota is None else min(cores, quota))
     monkeypatch.setattr(telemetry.time, "monotonic", lambda: state.now)
     monkeypatch.setattr(telemetry, "machine_use", lambda: state.machine)
     monkeypatch.setattr(telemetry, "own_cpu_s", lambda: state.own)
-    monkeypatch.setattr(telemetry, "usable_cores", lambda: [0, 1])
+    monkeypatch.setattr(telemetry, "usable_cores", lambda: list(range(cores)))
     sampler = ProcessSampler()
     state.now += wall_s
-    state.machine = MachineUse(50.0 + machine_s, 1.0 + steal_s)
+    state.machine = MachineUse(50.0 + machine_s, 1.0 + steal_s, None if start_s is None else start_s + quota_s)
     state.own += ours_s
     return sampler.stop().contention
 
@@ -64,6 +76,23 @@ def test_others_are_what_is_left(
 ) -> None:
     contention = sampled(monkeypatch, wall_s=10.0, machine_s=machine_s, ours_s=ours_s)
     assert (pytest.approx(share), busy, 0.25) == (contention.other_cpu_share, contention.busy, contention.threshold)
+
+
+@pytest.mark.parametrize(
+    ("machine_s", "quota_s", "share", "busy"),
+    [
+        pytest.param(20.0 + 50.0, 20.0, 0.0, False, id="others-on-the-cores-that-the-quota-leaves-idle"),
+        pytest.param(20.0 + 630.0, 20.0, 0.5, True, id="others-on-all-cores-but-one"),
+        pytest.param(20.0 + 10.0, 30.0, 0.5, True, id="others-in-the-same-container"),
+        pytest.param(20.0, 20.0, 0.0, False, id="only-us"),
+    ],
+)
+def test_under_a_cpu_quota_only_what_it_costs_the_slot_counts(
+    monkeypatch: pytest.MonkeyPatch, machine_s: float, quota_s: float, share: float, busy: bool
+) -> None:
+    """64 cores, a quota of 2, ten seconds, of which the slot itself used all that it may."""
+    seen = sampled(monkeypatch, wall_s=10.0, machine_s=machine_s, ours_s=20.0, cores=64, quota=2.0, quota_s=quota_s)
+    assert (pytest.approx(share), busy, 0.25) == (seen.other_cpu_share, seen.busy, seen.threshold)
 
 
 def test_steal_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -275,6 +275,7 @@ def test_last_digits_of_another_machine_are_no_lie(folder: Path) -> None:
 def test_kept_raw_arrays_are_hashed(folder: Path, is_true: bool) -> None:
     array = np.linspace(0.0, 1.0, 16 * 16 * 3, dtype=np.float32).reshape(16, 16, 3)
     put(RESULT, "outputs", 0, "raw_sha256", value=array_sha256(array))(folder)
+    (folder / SLOT / "frames.sha256").write_text(f"{array_sha256(array)}  outputs/image-0.png\n", encoding="utf-8")
     (folder / SLOT / "raw").mkdir()
     np.save(folder / SLOT / "raw/image-0.npy", array if is_true else array + np.float32(1e-6))
     write_report_again(folder)
@@ -325,13 +326,20 @@ def test_frames_listing(folder: Path) -> None:
     assert (f"{SLOT}/frames.sha256", "line 1") == (found.file, found.place)
 
 
-def origin_of(dump: Path) -> dict[str, Any]:
-    file = {"path": "a.json", "sha256": file_sha256(dump), "kind": "perf dump", "slot": "panda/01-2-B"}
-    return {"imported_by": "x", "created_from": "x", "labels": None, "baseline": {}, "candidate": {}, "files": [file]}
+def origin_of(folder: Path) -> dict[str, Any]:
+    """The origin of an import of all that a folder's slots hold, its second slot first."""
+    slots = sorted((folder / "slots/panda").iterdir(), key=lambda slot: slot.name != Path(SLOT).name)
+    kinds = {"perf.json": "perf dump", "stdout.log": "log", "outputs/image-0.png": "output"}
+    files = [
+        {"path": f"x/{slot.name}.{kind}", "sha256": file_sha256(slot / name), "kind": kind, "slot": f"panda/{slot.name}"}
+        for slot in slots
+        for name, kind in kinds.items()
+    ]
+    return {"imported_by": "x", "created_from": "x", "labels": None, "baseline": {}, "candidate": {}, "files": files}
 
 
 def test_imported_dump_is_held_to_the_hash_of_its_import(folder: Path) -> None:
-    put("campaign.json", "origin", value=origin_of(folder / PERF))(folder)
+    put("campaign.json", "origin", value=origin_of(folder))(folder)
     write_report_again(folder)
     assert set() == failed(verify_campaign(folder))
     put(PERF, "steps", 0, "name", value="Other")(folder)

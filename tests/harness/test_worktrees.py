@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.harness.campaign import git_repository
+from fuseproof.harness.campaign.arm_places import ArmPlace
+from fuseproof.harness.campaign.arm_sessions import refuse_wrong_checkout
+from fuseproof.harness.campaign.evidence import EvidenceError
 from fuseproof.harness.campaign.git_repository import open_repository
 from fuseproof.harness.campaign.worktrees import Setup, make, worktree_of
 from tests.harness.small_repositories import (
@@ -19,6 +25,7 @@ from tests.harness.small_repositories import (
 )
 
 NO_VARIABLES: dict[str, str] = {}
+DUMP: Any = SimpleNamespace(environment={})
 
 
 @pytest.mark.parametrize(
@@ -141,3 +148,37 @@ def test_a_cache_that_cannot_hold_trees_is_refused(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("FUSEPROOF_CACHE_DIR", str(tmp_path / "file"))
     with pytest.raises(FuseproofError, match=r"cache folder .*file/worktrees/repo-.* cannot be used: Not a directory"):
         make(worktree_of(repository, new, None), None)
+
+
+def _marked(tree: Path) -> None:
+    run_git(tree, "update-index", "--assume-unchanged", "fuseproof/__init__.py")
+    (tree / "fuseproof/__init__.py").write_text("cheat = 1\n", encoding="utf-8")
+
+
+def _ignored(tree: Path) -> None:
+    exclude = Path(run_git(tree, "rev-parse", "--git-path", "info/exclude").strip())
+    (tree / exclude).parent.mkdir(parents=True, exist_ok=True)
+    (tree / exclude).write_text("*.py\n", encoding="utf-8")
+    (tree / "sitecustomize.py").write_text("cheat = 1\n", encoding="utf-8")
+
+
+def _edited(tree: Path) -> None:
+    (tree / "fuseproof/__init__.py").write_text("cheat = 1\n", encoding="utf-8")
+
+
+@pytest.mark.parametrize("change", [_edited, _marked, _ignored])
+def test_an_arm_that_changes_its_own_tree_has_no_slot_more(tmp_path: Path, change: Callable[[Path], None]) -> None:
+    make_repository(tmp_path / "repo")
+    repository = open_repository(tmp_path / "repo")
+    worktree = worktree_of(repository, repository.resolve("main"), None)
+    make(worktree, None)
+    place = ArmPlace(worktree.tree, worktree.commit)
+    refuse_wrong_checkout(DUMP, place)
+    (worktree.tree / "results.log").write_text("a run may write", encoding="utf-8")
+    refuse_wrong_checkout(DUMP, place)
+    change(worktree.tree)
+    with pytest.raises(EvidenceError, match="its tree is no longer the clean") as caught:
+        refuse_wrong_checkout(DUMP, place)
+    assert "WRONG_CHECKOUT" == caught.value.code
+    with pytest.raises(FuseproofError, match="is no longer a clean"):
+        make(worktree, None)

@@ -70,6 +70,7 @@ def test_graphs_keep_every_bit_and_answer_every_timed_call(pipe: Any, settings: 
         report = session.graphs_report()
         graphed_sites = session.fastpaths_report()["sites"]
     assert [one.image.tobytes() for one in expected] == [one.image.tobytes() for one in results]
+    assert [one.work for one in expected] == [one.work for one in results], "a replay is the same batch x tokens"
     assert (1, 2 * 2 * STEPS, 0, 0) == tuple(report[name] for name in ("captured", "replayed", "missed", "rejected"))
     if settings.get("fastpaths") == "auto":
         assert {name: site["calls_fused"] for name, site in sites.items()} == {

@@ -60,7 +60,23 @@ def flags_of(text: str) -> dict[str, str]:
 
 
 def test_these_plans_come_with_fuseproof() -> None:
-    assert ["embedded", *LONGCAT] == built_in_plans()
+    assert ["embedded", *LONGCAT, "sglang-pr"] == built_in_plans()
+
+
+def test_help_names_them_all() -> None:
+    from fuseproof.cli.abba import abba
+
+    assert [] == [name for name in built_in_plans() if name not in (abba.help or "")]
+
+
+def test_the_arms_of_sglang_pr_differ_in_their_refs_alone() -> None:
+    plan = load_plan("sglang-pr")
+    assert plan.arms.baseline == plan.arms.candidate.model_copy(update={"name": "baseline"})
+    qualities = {cell.name: flags_of(cell.flags)["--quality"] for cell in plan.cells}
+    assert {"lossless"} == {qualities.pop("flux1-dev-default")}, "sglang's default, which is not its exact level"
+    assert {"exact"} == set(qualities.values())
+    contracts = {cell.name for cell in plan.cells if cell.contract != "exact"}
+    assert {"flux1-dev-default"} == contracts
 
 
 @pytest.mark.parametrize("name", LONGCAT)

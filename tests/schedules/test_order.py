@@ -20,6 +20,26 @@ def test_mirrored_order_is_thue_morse() -> None:
     assert expected == [orientation(index) for index in range(8)]
 
 
+@pytest.mark.parametrize(
+    ("arms", "order", "expected"),
+    [
+        pytest.param(3, "mirrored", ["ABCCBA", "BCAACB", "CABBAC", "ABCCBA"], id="three"),
+        pytest.param(4, "mirrored", ["ABCDDCBA", "BCDAADCB", "CDABBADC", "DABCCBAD"], id="four"),
+        pytest.param(3, "ABBA", ["ABCCBA"] * 4, id="one order repeated"),
+    ],
+)
+def test_more_arms_move_one_place_on(arms: int, order: str, expected: list[str]) -> None:
+    assert expected == [orientation(index, order, arms) for index in range(4)]
+    labels = labels_in_order(expected[0])
+    assert sorted(f"{arm}{run}" for arm in "ABCD"[:arms] for run in (1, 2)) == sorted(labels)
+    assert ("A1", "A2") == (labels[0], labels[-1])
+
+
+@pytest.mark.parametrize(("count", "expected"), [(0, []), (1, ["B"]), (2, ["A", "C", "B"])])
+def test_every_arm_of_several_warms_up(count: int, expected: list[str]) -> None:
+    assert expected == [slot.arm for slot in warmup_slots("panda", 2, 1, "BCAACB", count)]
+
+
 def test_plain_order_never_mirrors() -> None:
     assert ["ABBA"] * 8 == [orientation(index, "ABBA") for index in range(8)]
 

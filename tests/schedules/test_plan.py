@@ -172,3 +172,42 @@ def test_with_aa_a_plan_runs_its_baseline_twice() -> None:
     plan = plan_from({**MINIMAL, "aa": True}, "plan")
     assert "--fastpaths=off" == plan.arm("B").flags
     assert plan.arms.baseline == plan.arms.candidate
+
+
+def several(**more: Any) -> dict[str, Any]:
+    arms = {"baseline": {"name": "old"}, "candidate": {"name": "new"}, "ablation": {"name": "half", "flags": "--x"}}
+    return {"name": "three", "arms": arms, "cells": [{"name": "panda"}]} | more
+
+
+def test_further_candidates_have_letters_in_the_order_of_the_file() -> None:
+    plan = plan_from(several(), "test")
+    assert ("A", "B", "C") == plan.letters
+    assert ["old", "new", "half"] == [plan.arm(letter).name for letter in plan.letters]
+    assert "ablation" == plan.key_of("C")
+    assert (3, 6) == (plan.blocks, plan.slots_per_block)
+    assert 2 == plan_from(several(blocks=2), "test").blocks
+    again = plan_from(plan.to_json(), "test")
+    assert plan == again
+    assert [] == plan.differences(again)
+    assert ["baseline", "candidate"] == list(plan.against("C").to_json()["arms"])
+    assert "half" == plan.against("C").arms.candidate.name
+
+
+@pytest.mark.parametrize(
+    ("arms", "told"),
+    [
+        pytest.param({"third": {"name": "old"}}, "two arms are called 'old'", id="one name twice"),
+        pytest.param({"third": {"name": "x", "flagz": ""}}, "key arms.third.flagz is not known", id="unknown key"),
+        pytest.param({"a third": {"name": "x"}}, "a name is 1 to 64 letters", id="no name"),
+        pytest.param({f"x{n}": {"name": f"x{n}"} for n in range(8)}, "has at most 8", id="too many"),
+    ],
+)
+def test_further_candidates_that_are_none(arms: dict[str, Any], told: str) -> None:
+    values = several()
+    with pytest.raises(UsageError, match=told):
+        plan_from(values | {"arms": values["arms"] | arms}, "test")
+
+
+def test_aa_is_for_two_arms() -> None:
+    with pytest.raises(UsageError, match="runs the baseline as both arms, and this plan has 3 arms"):
+        plan_from(several(aa=True), "test")

@@ -1,0 +1,210 @@
+"""An A/A floor beside a later campaign: printed, compared key by key, kept in the folder, and never a verdict."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fuseproof.cli.main import main
+from fuseproof.errors import FuseproofError, UsageError
+from fuseproof.harness.analysis.campaign import CellAnalysis, analyse
+from fuseproof.harness.analysis.floor import obstacles_of
+from fuseproof.harness.campaign.floors import KEPT_FLOOR, keep_floor, kept_floor, read_floor
+from fuseproof.harness.campaign.folder import Campaign
+from fuseproof.harness.report import render_markdown, write_report
+from fuseproof.harness.report.write import stale_files
+from fuseproof.harness.statistics.verdict import Word
+from fuseproof.schedules.plan import plan_from
+from tests.harness.campaign_builder import CampaignBuilder
+
+QUIET = ((10.0, 10.01, 10.0, 10.02), (10.01, 10.0, 10.02, 10.0))
+NOISY = ((10.0, 10.2, 9.9, 10.3), (10.1, 9.8, 10.3, 10.0))
+FASTER = ((10.0, 9.8, 9.81, 10.01), (9.8, 10.0, 10.01, 9.81))
+CARD, OTHER = "GPU-aaaaaaaa", "GPU-bbbbbbbb"
+
+
+def machine(uuid: str = CARD, model: str = "NVIDIA H200", torch: str = "2.13.0") -> dict[str, Any]:
+    return {
+        "gpus": [{"uuid": uuid, "name": model, "driver_version": "570.1"}],
+        "visible_gpu_uuids": [uuid],
+        "python": {"version": "3.12.0"},
+        "libraries": {"torch": torch},
+    }
+
+
+def floor_of(folder: Path, times: Any = QUIET, environment: Mapping[str, Any] | None = None, **more: Any) -> Path:
+    """The folder of a rendered A/A campaign."""
+    flags = {"baseline_flags": "--fastpaths=off", "candidate_flags": "--fastpaths=off"}
+    builder = CampaignBuilder(folder, environment=environment or machine(), **(flags | more)).blocks(times)
+    write_report(builder.write())
+    return folder
+
+
+def campaign_of(folder: Path, environment: Mapping[str, Any] | None = None, **more: Any) -> Path:
+    return CampaignBuilder(folder, environment=environment or machine(), **more).blocks(FASTER).write()
+
+
+def beside(campaign: Path, floor: Path) -> CellAnalysis:
+    keep_floor(read_floor(floor), campaign)
+    (cell,) = analyse(Campaign.open(campaign)).cells
+    return cell
+
+
+def codes(cell: CellAnalysis) -> list[str]:
+    return [warning.code for warning in cell.warnings]
+
+
+def test_the_floor_of_the_same_card_is_printed_beside_the_effect(tmp_path: Path) -> None:
+    cell = beside(campaign_of(tmp_path / "c"), floor_of(tmp_path / "aa"))
+    assert cell.floor is not None and cell.floor.found is not None
+    assert (Word.FASTER, []) == (cell.word, codes(cell))
+    lower, upper = cell.floor.found.interval
+    assert max(abs(lower), abs(upper)) == cell.floor.found.reach
+    analysis = write_report(tmp_path / "c")
+    text = render_markdown(analysis)
+    assert f"A/A on the same card: ±{100 * cell.floor.found.reach:.2f} % (worker; it measured " in text
+    assert "no word changes by the floor" in text
+    assert any("A/A on the same card" in line for line in analysis.summary_lines())
+    assert cell.floor.found.reach == analysis.to_json()["cells"][0]["floor"]["reach"]
+
+
+def test_an_effect_inside_the_floor_keeps_its_word_and_gets_a_warning(tmp_path: Path) -> None:
+    cell = beside(campaign_of(tmp_path / "c"), floor_of(tmp_path / "aa", NOISY))
+    assert (Word.FASTER, ["INSIDE_FLOOR"]) == (cell.word, codes(cell))
+    assert "the word rests on this campaign's own scatter and stands" in cell.warnings[0].detail
+
+
+@pytest.mark.parametrize(
+    ("environment", "plan", "code", "said"),
+    [
+        pytest.param(machine(model="NVIDIA L4"), {}, "FLOOR_MISMATCH", "(NVIDIA H200 against NVIDIA L4)", id="card"),
+        pytest.param(machine(OTHER), {}, "FLOOR_DIFFERS", "card (another NVIDIA H200: GPU-aaaaaaaa against", id="uuid"),
+        pytest.param(
+            machine(torch="2.14.0"), {}, "FLOOR_DIFFERS", "versions: torch (2.13.0 against 2.14.0)", id="versions"
+        ),
+        pytest.param(machine(), {"cells": ("fox",)}, "FLOOR_MISMATCH", "cell: it has no fox", id="no-such-cell"),
+        pytest.param(
+            machine(),
+            {"cells": {"panda": {"flags": "--seed 1"}}},
+            "FLOOR_MISMATCH",
+            "cell panda: its flags are not this plan's",
+            id="other-flags",
+        ),
+        pytest.param(machine(), {"baseline_flags": "--quality high"}, "FLOOR_DIFFERS", "arm (the A/A did", id="arm"),
+        pytest.param(machine(), {"primary": "denoise"}, "FLOOR_MISMATCH", "timer: it has no denoise", id="timer"),
+    ],
+)
+def test_what_differs_is_said_key_by_key(
+    tmp_path: Path, environment: dict[str, Any], plan: dict[str, Any], code: str, said: str
+) -> None:
+    folder = tmp_path / "c"
+    cells = plan.get("cells", ("panda",))
+    name = next(iter(cells))
+    builder = CampaignBuilder(folder, environment=environment, **plan).blocks(FASTER, cell=name)
+    cell = beside(builder.write(), floor_of(tmp_path / "aa"))
+    told = {warning.code: warning.detail for warning in cell.warnings}
+    assert said in told[code]
+    assert cell.floor is not None and cell.floor.is_comparable is (code == "FLOOR_DIFFERS")
+    if not cell.floor.is_comparable:
+        assert "is no floor here" in cell.floor.text
+        assert "INSIDE_FLOOR" not in told
+
+
+def test_a_floor_of_a_machine_without_gpus_goes_by_the_processor(tmp_path: Path) -> None:
+    mine, other = ({"processor": {"model": model}} for model in ("EPYC", "Xeon"))
+    floor = floor_of(tmp_path / "aa", environment=mine)
+    same = beside(campaign_of(tmp_path / "same", mine), floor)
+    assert same.floor is not None and same.floor.text.startswith("A/A on the same processor: ±")
+    assert "FLOOR_MISMATCH" in codes(beside(campaign_of(tmp_path / "other", other), floor))
+
+
+def test_the_kept_floor_is_all_that_a_report_needs(tmp_path: Path) -> None:
+    floor, folder = floor_of(tmp_path / "aa"), campaign_of(tmp_path / "c")
+    original = (floor / "aa.json").read_bytes()
+    keep_floor(read_floor(floor / "aa.json"), folder)
+    write_report(folder)
+    (floor / "aa.json").unlink()
+    assert original == (folder / KEPT_FLOOR).read_bytes()
+    assert KEPT_FLOOR in (folder / "SHA256SUMS").read_text(encoding="utf-8")
+    assert [] == stale_files(analyse(Campaign.open(folder)))
+    values = json.loads(original)
+    values["cells"]["panda"]["worker"]["interval"] = [-0.5, 0.5]
+    (folder / KEPT_FLOOR).write_text(json.dumps(values), encoding="utf-8")
+    assert {KEPT_FLOOR, "report.md", "report.json"} <= set(stale_files(analyse(Campaign.open(folder))))
+
+
+def test_a_campaign_keeps_one_floor(tmp_path: Path) -> None:
+    folder, floor = campaign_of(tmp_path / "c"), floor_of(tmp_path / "aa")
+    keep_floor(read_floor(floor), folder)
+    keep_floor(read_floor(floor), folder)
+    with pytest.raises(UsageError, match="already holds the floor of synthetic"):
+        keep_floor(read_floor(floor_of(tmp_path / "other", NOISY)), folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param("{", "is no noise floor", id="no-json"),
+        pytest.param("[]", "schema is None", id="a-list"),
+        pytest.param('{"schema": "fuseproof.report/1"}', "schema is 'fuseproof.report/1'", id="a-report"),
+        pytest.param('{"schema": "fuseproof.floor/1"}', "key 'campaign' is missing", id="keys"),
+    ],
+)
+def test_what_is_no_floor_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "aa.json"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match=said):
+        read_floor(file)
+    (tmp_path / "c" / "floor").mkdir(parents=True)
+    (tmp_path / "c" / KEPT_FLOOR).write_text(text, encoding="utf-8")
+    with pytest.raises(FuseproofError, match=said):
+        kept_floor(tmp_path / "c")
+
+
+def test_a_floor_must_fit_before_anything_runs(tmp_path: Path) -> None:
+    floor = read_floor(floor_of(tmp_path / "aa"))
+    plan = plan_from(CampaignBuilder(tmp_path / "p").plan, "here")
+    eight = {**machine(), "visible_gpu_uuids": [OTHER, CARD]}
+    assert [] == obstacles_of(floor, plan, eight)
+    assert ["card (NVIDIA H200 against none)"] == obstacles_of(floor, plan, {"processor": {"model": "EPYC"}})
+
+
+# the commands
+
+
+def test_report_keeps_the_floor_that_it_is_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, floor = campaign_of(tmp_path / "c"), floor_of(tmp_path / "aa")
+    assert 0 == main(["report", str(folder), "--floor", str(floor)])
+    assert "A/A on the same card: ±" in capsys.readouterr().out
+    assert 0 == main(["report", str(folder)])
+    assert "A/A on the same card: ±" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        pytest.param(["--floor", "l4"], "is no floor for any cell of", id="another-card"),
+        pytest.param(["--floor", "nowhere"], "cannot be read: No such file", id="no-file"),
+        pytest.param(["--floor", "aa", "--check"], "--check and --block write nothing", id="check"),
+    ],
+)
+def test_report_refuses_what_is_no_floor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], flags: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    floor_of(tmp_path / "aa")
+    floor_of(tmp_path / "l4", environment=machine(model="NVIDIA L4"))
+    folder = campaign_of(tmp_path / "c")
+    assert 2 == main(["report", str(folder), *flags])
+    assert said in capsys.readouterr().err
+    assert not (folder / "floor").exists()
+
+
+@pytest.mark.parametrize("other", ["--aa", "--plan-for=1%"])
+def test_abba_takes_a_floor_only_for_a_campaign(capsys: pytest.CaptureFixture[str], other: str) -> None:
+    assert 2 == main(["abba", "--floor", "aa", other, "--dry-run"])
+    assert "exclude each other" in capsys.readouterr().err
