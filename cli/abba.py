@@ -16,6 +16,7 @@ from fuseproof.cli.abba_dry_run import dry_run_lines
 from fuseproof.cli.abba_from import plan_again, remarks_of
 from fuseproof.cli.abba_lanes import check_gpus, lane_words, lanes_of
 from fuseproof.cli.abba_options import AbbaOptions, options_from
+from fuseproof.cli.abba_plan import build_plan
 from fuseproof.cli.abba_planning import show_plan
 from fuseproof.cli.abba_remarks import dummy_weights_remark, one_block_remark
 from fuseproof.cli.abba_view import campaign_view
@@ -43,7 +44,8 @@ def abba(ctx: click.Context, /, **flags: Any) -> int:
     """Run baseline and candidate in A-B-B-A order and judge the difference.
 
     PLAN is a built-in plan (embedded, the default; longcat-image, longcat-image-edit, longcat-image-edit-turbo;
-    sglang-pr for two refs of an sglang checkout) or the path of a .toml file (docs/plan.md says what it may hold).
+    ernie-image, ernie-image-turbo, ernie-image-compile; sglang-pr for two refs of an sglang checkout) or the path of a
+    .toml file (docs/plan.md says what it may hold).
     Without a PLAN, arms given as flags or commands make their own; --candidate alone is compared with plain generate.
     Every slot is a fresh process; times, peak memory, outputs and hashes go to a new campaign
     folder with a report that can be pasted into a pull request.
@@ -179,7 +181,7 @@ def _run(options: AbbaOptions, command: list[str]) -> tuple[Path, Outcome]:
 
 def _plan_of(options: AbbaOptions) -> Plan | None:
     """The plan that the flags describe; None where a campaign is resumed and they say nothing of one."""
-    return options.build_plan() if options.resume is None or options.shapes_plan else None
+    return build_plan(options) if options.resume is None or options.shapes_plan else None
 
 
 def _write_report(directory: Path) -> CampaignAnalysis:
@@ -212,7 +214,7 @@ def _show_dry_run(options: AbbaOptions) -> int:
     from fuseproof.harness.machine.gpus import survey_gpus
 
     again = None if options.from_stored is None else plan_again(options)
-    plan = options.build_plan() if again is None else again.plan
+    plan = build_plan(options) if again is None else again.plan
     check_plan(plan)
     check_gpus(options, plan)
     directory = _directory(options, plan.name)

@@ -1,37 +1,16 @@
-"""Every flag of ``fuseproof abba``, and the run plan that they become."""
+"""Every flag of ``fuseproof abba``."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fuseproof.cli.abba_candidates import (
-    all_given,
-    arm_from,
-    parted,
-    refuse_several,
-    refuse_unpaired,
-    repeatable,
-    with_further_candidates,
-)
-from fuseproof.cli.abba_from import plan_again, refuse_other_plans
-from fuseproof.cli.abba_lane_rules import refuse_useless_lanes
-from fuseproof.cli.abba_quick_rules import refuse_useless_flags
-from fuseproof.cli.abba_sources import (
-    only_cells,
-    refuse_missing_refs,
-    refuse_rootless_cleanup,
-    refuse_unheard_flags,
-    with_sources,
-)
+from fuseproof.cli.abba_candidates import parted, repeatable
+from fuseproof.cli.abba_option_rules import refuse_contradictions
 from fuseproof.cli.floor_choice import HELP as FLOOR_HELP
-from fuseproof.cli.option_fields import FiniteNumber, Name, flag, flag_name, whole
-from fuseproof.errors import UsageError
-
-if TYPE_CHECKING:
-    from fuseproof.schedules.plan import Plan
+from fuseproof.cli.option_fields import FiniteNumber, Name, flag, whole
 
 LARGEST_BLOCKS = 1000
 MOST_RETRIES = 10
@@ -244,139 +223,12 @@ class AbbaOptions:
     """Of the flags that repeat: what C, D, … are given."""
 
     def __post_init__(self) -> None:
-        refuse_unpaired(self)
-        if self.plan_for is None:
-            for field in ("scatter", "from_campaign"):
-                if getattr(self, field) is not None:
-                    raise UsageError(f"{flag_name(field)} has no effect without --plan-for.", next_step="Add it.")
-        self._refuse_both("scatter", "from_campaign")
-        self._refuse_both("baseline", "baseline_command")
-        self._refuse_both("candidate", "candidate_command")
-        if self.aa:
-            for field in ("candidate", "candidate_command", "candidate_ref"):
-                self._refuse_both("aa", field)
-        if self.quick:
-            refuse_useless_flags(self)
-        if self.from_stored is not None:
-            refuse_other_plans(self)
-        elif self.repo is not None and self.plan is None and self.baseline_ref is None and self.candidate_ref is None:
-            raise UsageError(
-                "--repo says where refs are looked up, and there is none.",
-                next_step="Add --baseline-ref or --candidate-ref, or write repo beside ref in the plan.",
-            )
-        for field in ("aa", "plan_for", "quick"):
-            self._refuse_both("floor", field)
-        if self.add_blocks is not None and self.resume is None:
-            raise UsageError(
-                f"--add-blocks {self.add_blocks} has no effect without --resume.",
-                next_step="Name the complete campaign with --resume DIR, or plan the blocks of a new one with --blocks.",
-            )
-        refuse_useless_lanes(self)
-        self._refuse_lone_baseline()
-        refuse_rootless_cleanup(self)
-        if self.resume is not None:
-            for field in ("output", "dry_run"):
-                self._refuse_both("resume", field)
-
-    def _refuse_lone_baseline(self) -> None:
-        has_candidate = any(given is not None for given in (self.candidate, self.candidate_command, self.candidate_ref))
-        if (self.baseline is None and self.baseline_ref is None) or has_candidate or self.aa or self.plan is not None:
-            return
-        raise UsageError(
-            f"{'--baseline-ref' if self.baseline is None else '--baseline'} was given without --candidate, so it would "
-            "be compared with nothing that was said.",
-            next_step="Add --candidate (or --candidate-command, --candidate-ref), or --aa to run the baseline as both "
-            "arms.",
-        )
-
-    def _refuse_both(self, first: str, second: str) -> None:
-        if getattr(self, first) not in (None, False) and getattr(self, second) not in (None, False):
-            raise UsageError(
-                f"{flag_name(first)} and {flag_name(second)} exclude each other.", next_step="Leave one out."
-            )
+        refuse_contradictions(self)
 
     @property
     def shapes_plan(self) -> bool:
         """Whether anything was said about what to measure."""
         return any(getattr(self, field) not in (None, False) for field in PLAN_FIELDS)
-
-    def build_plan(self) -> Plan:
-        """The plan these flags describe: a plan's own values, with those flags that were given in their place."""
-        from fuseproof.schedules.plan import DEFAULT_PLAN, load_plan, plan_from
-        from fuseproof.schedules.qualification import split_requirements
-
-        if self.from_stored is not None:
-            return plan_again(self).plan
-        loaded = load_plan(DEFAULT_PLAN if self.plan is None else self.plan)
-        base = loaded.to_json()
-        has_own_arms = any(getattr(self, field) is not None for field in ARM_FIELDS)
-        if self.plan is None and (has_own_arms or self.flags is not None):
-            base = self._from_flags(base, has_own_arms)
-        elif self.flags is not None:
-            base["cells"] = [cell | {"flags": f"{cell['flags']} {self.flags}"} for cell in base["cells"]]
-        base["cells"] = only_cells(self.cells, base["cells"])
-        plan_candidate = base["arms"]["candidate"]
-        for letter in ("baseline", "candidate"):
-            base["arms"][letter] = self._arm(letter, base["arms"][letter])
-        base["arms"] = with_further_candidates(self, base["arms"], plan_candidate)
-        refuse_several(self, base["arms"])
-        if len(base["arms"]) > 2 and (self.plan is None or "blocks" not in loaded.model_fields_set):
-            base.pop("blocks")  # as many as arms
-        base["arms"] = with_sources(self, base["arms"])
-        for field, key in OVERRIDES.items():
-            if getattr(self, field) is not None:
-                base[key] = getattr(self, field)
-        if self.blocks is not None:
-            base["cells"] = [cell | {"blocks": None} for cell in base["cells"]]
-        if self.contract is not None:
-            base["cells"] = [cell | {"contract": self.contract} for cell in base["cells"]]
-        if self.qualify is not None:
-            base["qualify"] = [str(requirement) for requirement in split_requirements(self.qualify)]
-        if self.keep_raw:
-            base["cells"] = self._keeping_raw(base)
-        if self.aa:
-            base |= {"aa": True, "arms": dict.fromkeys(("baseline", "candidate"), base["arms"]["baseline"])}
-        plan = plan_from(base | ({"name": self.name} if self.name is not None else {}), "the command line")
-        refuse_missing_refs(plan)
-        refuse_unheard_flags(plan, self.flags)
-        return plan
-
-    def _keeping_raw(self, base: dict[str, Any]) -> list[dict[str, Any]]:
-        """The cells with the flag of `generate` that keeps arrays; a command keeps what it likes."""
-        if all(arm.get("command") is not None for arm in base["arms"].values()):
-            raise UsageError(
-                "--keep-raw has no effect when both arms are commands of their own.",
-                next_step="Let the commands write raw/NAME.npy beside their perf dumps, one array an output.",
-            )
-        return [cell | {"flags": f"{cell.get('flags') or ''} --keep-raw".strip()} for cell in base["cells"]]
-
-    def _from_flags(self, default: dict[str, Any], has_own_arms: bool) -> dict[str, Any]:
-        """A plan from flags alone: the default plan's cell stands in only while nothing else says what to draw."""
-        runs_only_commands = self.baseline_command is not None and (self.candidate_command is not None or self.aa)
-        cells = default["cells"]
-        if runs_only_commands:
-            cells = [{"name": "command", "flags": self.flags or ""}]
-        elif self.flags is not None:
-            cells = [{"name": "request", "flags": self.flags}]
-        arms = {name: {"name": name} for name in ("baseline", "candidate")} if has_own_arms else default["arms"]
-        kept = {key: default[key] for key in ("schema", "blocks", "order", "primary", "min_effect", "warmup_slots")}
-        if self.baseline_ref is not None or self.candidate_ref is not None:
-            kept["warmup_slots"] = 2  # each arm's caches are its own and cold
-        return kept | {"name": "abba", "title": self._title(), "arms": arms, "cells": cells}
-
-    def _title(self) -> str:
-        """What is compared, in the user's own words; empty where a command would be too long to read."""
-        if self.baseline_ref is not None and self.candidate_ref is not None:
-            return f"{self.baseline_ref} against {', '.join(all_given(self, 'candidate_ref'))}"
-        if self.aa or self.baseline_command or self.candidate_command or self.baseline_ref or self.candidate_ref:
-            return ""
-        candidates = [flags or "no extra flags" for flags in all_given(self, "candidate") or [""]]
-        return f"{self.baseline or 'no extra flags'} against {', '.join(candidates)}"
-
-    def _arm(self, letter: str, arm: dict[str, Any]) -> dict[str, Any]:
-        flags, command = getattr(self, letter), getattr(self, f"{letter}_command")
-        named = arm if flags is None and command is None else arm | {"name": letter}
-        return arm_from(self, named, flags, command, getattr(self, f"{letter}_ref"))
 
 
 def options_from(flags: dict[str, Any]) -> AbbaOptions:

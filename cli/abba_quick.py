@@ -68,12 +68,13 @@ class QuickResult:
 
 def run_quick(options: AbbaOptions, arguments: Sequence[str]) -> int:
     """Check, load once, run every cell's slots, print. Returns the exit code."""
+    from fuseproof.cli.abba_plan import build_plan
     from fuseproof.cli.abba_quick_rules import arms_of
 
     _use_the_environment_of_slots(arguments)  # before the folder: a process that is replaced removes nothing
     with tempfile.TemporaryDirectory(prefix="fuseproof-quick-") as temporary:
         folder = Path(temporary).resolve()
-        plan = options.build_plan()
+        plan = build_plan(options)
         _refuse_same_arms(plan)
         arms = arms_of(plan, folder)
         result = QuickResult(plan, (), _evidence_command(arguments))

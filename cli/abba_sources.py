@@ -53,11 +53,7 @@ def only_cells(names: str | None, cells: list[dict[str, Any]]) -> list[dict[str,
 
 def refuse_missing_refs(plan: Plan) -> None:
     """Raise :class:`UsageError` for arms whose command runs in the tree of a ref that nobody has named."""
-    missing = [
-        role
-        for role, arm in plan.arms.by_key.items()
-        if arm.ref is None and _needs_tree(_facts(arm))
-    ]
+    missing = [role for role, arm in plan.arms.by_key.items() if arm.ref is None and _needs_tree(_facts(arm))]
     if not missing:
         return
     flags = " ".join(f"--{role}-ref REF" for role in missing)

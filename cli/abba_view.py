@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fuseproof.harness.number_format import gib
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
@@ -102,8 +104,8 @@ class LiveTable:
         from rich.table import Table
 
         table = Table(title=self._heading(), title_justify="left", box=None, pad_edge=False)
-        for column in ("slot", "arm", "state", "worker s", "denoise s", "peak MiB"):
-            is_number = column.endswith((" s", "MiB"))
+        for column in ("slot", "arm", "state", "worker s", "denoise s", "peak GiB"):
+            is_number = column.endswith((" s", "GiB"))
             table.add_column(column, justify="right" if is_number else "left", no_wrap=True)
         table.add_column("note", ratio=1)
         for record in self._records[-ROWS_SHOWN:]:
@@ -154,7 +156,7 @@ def _add_record(table: Table, record: SlotRecord) -> None:
             record.state,
             _number(record.times.worker_s, 3),
             _number(record.times.denoise_s, 3),
-            _number(record.memory.peak_rss_mib, 0),
+            "" if record.memory.peak_rss_mib is None else gib(record.memory.peak_rss_mib, 2),
             note,
         ),
         style=_STATE_STYLES[record.state] if record.state != "done" or record.kind == "timed" else "dim",

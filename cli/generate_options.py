@@ -169,8 +169,8 @@ class GenerateOptions:
     fixed_prompt: tuple[str, ...] = flag(
         "--fixed-prompt",
         multiple=True,
-        description="Text to draw in the prompt's place, one for each prompt: what an enhancer wrote once, so that every "
-        "run draws the same.",
+        description="Text to draw in the prompt's place, one for each prompt: what an enhancer wrote once, so that "
+        "every run draws the same.",
     )
     fixed_prompt_path: str | None = flag(
         "--fixed-prompt-path",

@@ -184,7 +184,8 @@ def _check_written_prompts(options: GenerateOptions) -> None:
         )
     if options.pe_sampling != "seeded" and not options.use_pe:
         raise UsageError(
-            f"--pe-sampling {options.pe_sampling} has no effect without --use-pe.", next_step="Drop it, or add --use-pe."
+            f"--pe-sampling {options.pe_sampling} has no effect without --use-pe.",
+            next_step="Drop it, or add --use-pe.",
         )
     for text in options.fixed_prompt:
         if not text.strip():

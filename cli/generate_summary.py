@@ -32,7 +32,8 @@ def fastpaths_lines(fastpaths: dict[str, Any]) -> list[str]:
     told = {name: site for name, site in (fastpaths.get("sites") or {}).items() if site["state"] != "off"}
     heading = f"fast paths {fastpaths['requested']}:"
     if not told:
-        return [f"{heading} none mounted"]
+        reason = None if fastpaths["requested"] == "off" else fastpaths.get("reason")
+        return [f"{heading} none mounted{_in_brackets(reason)}"]
     lines = [
         f"  {state}: {', '.join(_with_calls(name, told[name]) for name in names)}{_in_brackets(reason)}"
         for (state, reason), names in sites_by_fate(told).items()

@@ -8,6 +8,7 @@ from typing import Any
 
 FAMILIES = {
     "LongCatImageTransformer2DModel": "fuseproof.fastpaths.sites.longcat_image",
+    "ErnieImageTransformer2DModel": "fuseproof.fastpaths.sites.ernie_image",
     "AutoencoderKL": "fuseproof.fastpaths.sites.autoencoder_kl",
 }
 

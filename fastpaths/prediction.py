@@ -89,5 +89,5 @@ def _kernels(part: Part, site: str) -> tuple[str, ...]:
 
 def _expanded(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     kind = dtype if tensor.is_floating_point() else tensor.dtype
-    thin = torch.empty(1, dtype=kind, device=device).expand(tensor.shape)
+    thin = torch.empty((1,) * tensor.ndim, dtype=kind, device=device).expand(tensor.shape)
     return nn.Parameter(thin, requires_grad=False) if isinstance(tensor, nn.Parameter) else thin

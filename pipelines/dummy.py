@@ -5,8 +5,8 @@ allocated yet if they do not fit; then each gets its memory on the target device
 (:mod:`fuseproof.pipelines.dummy_weights`). Which classes those are, and the gains that make random weights behave like
 a model, stand in :mod:`fuseproof.pipelines.dummy_longcat` and :mod:`fuseproof.pipelines.dummy_ernie`. The gains are
 those of the tiny checkpoint and do not depend on width, so 50 steps stay finite in bf16 and the picture depends on seed
-and prompt. The tokenizer is the tiny checkpoint's too, one token a byte: where prompts are padded to a fixed length that
-only makes the chat template around them longer than with real merges; where they keep their own, it is their bytes.
+and prompt. The tokenizer is the tiny checkpoint's too, one token a byte: where prompts are padded to a fixed length,
+only the chat template around them gets longer than with real merges; where they keep their own, it is their bytes.
 """
 
 from __future__ import annotations

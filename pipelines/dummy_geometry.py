@@ -5,8 +5,8 @@ run the real shapes. Sources: Qwen2.5-VL-7B-Instruct's public config for the tex
 ``AutoencoderKL`` (LongCat's own factors are in its checkpoint only), LongCat-Image's released depth of 10 + 20 blocks
 for the transformer (the class's defaults, 19 + 38, are another model); for ERNIE-Image its released 36 blocks of 4096
 (the class's defaults, 24 of 3072, are another model), Ministral-3-3B's public config for the text encoder (26 layers of
-3072) and the class's own defaults, which are FLUX.2's, for the ``AutoencoderKLFlux2``. ``parameters`` are counted on the
-meta device; a test counts them again.
+3072) and the class's own defaults, which are FLUX.2's, for the ``AutoencoderKLFlux2``. ``parameters`` are counted on
+the meta device; a test counts them again.
 """
 
 from __future__ import annotations

@@ -27,8 +27,9 @@ def materialise(
 ) -> None:
     """Give ``model``, built on the meta device, its memory on ``device`` and its values, in place.
 
-    Parameters become ``dtype``, and so do batch-norm statistics. Other buffers are computed, not drawn, and keep the dtype that the library gives them (fp32
-    rotary frequencies in a bf16 model), as after ``from_pretrained(dtype=...)``.
+    Parameters become ``dtype``, and so do batch-norm statistics, which are drawn too. Other buffers are computed, and
+    keep the dtype that the library gives them (fp32 rotary frequencies in a bf16 model), as after
+    ``from_pretrained(dtype=...)``.
     """
     # diffusers' own `to` warns of modules that from_pretrained would keep in fp32, and then names none.
     torch.nn.Module.to(model, dtype=dtype)

@@ -33,8 +33,8 @@ def refuse_unsupported(pipe: Any, request: GenerationRequest) -> None:
         _refuse_without_enhancer(pipe)
     if pipe.scheduler.config.get("use_dynamic_shifting"):
         raise FuseproofError(
-            f"The scheduler shifts its sigmas by the number of tokens (use_dynamic_shifting), and {PIPELINE_CLASS} does "
-            "not tell it that number.",
+            f"The scheduler shifts its sigmas by the number of tokens (use_dynamic_shifting), and {PIPELINE_CLASS} "
+            "does not tell it that number.",
             next_step="Use a scheduler config with a fixed shift, as ERNIE-Image is published with.",
         )
 

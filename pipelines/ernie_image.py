@@ -39,7 +39,7 @@ BATCH_NORM_EPS = 1e-5
 ENHANCER_ARGUMENTS: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {"seeded": {}, "greedy": {"temperature": 1.0, "top_p": 1.0}}
 )
-"""What the enhancer is called with: diffusers' defaults (0.6 and 0.95), or both 1, which it takes for "do not sample"."""
+"""What the enhancer is called with: diffusers' defaults (0.6 and 0.95), or both 1, which means "do not sample"."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,8 @@ def pad(pipe: Any, hidden: list[torch.Tensor]) -> Text:
 
 def prepare_timesteps(scheduler: Any, num_inference_steps: int, device: torch.device) -> torch.Tensor:
     """The schedule: sigmas linear from 1 to 1/n, then the scheduler's own shift. No sync at step 0."""
-    scheduler.set_timesteps(sigmas=torch.linspace(1.0, 0.0, num_inference_steps + 1)[:-1], device=device)
+    sigmas = torch.linspace(1.0, 0.0, num_inference_steps + 1)[:-1]
+    scheduler.set_timesteps(sigmas=sigmas.numpy(), device=device)
     scheduler.set_begin_index(0)
     timesteps: torch.Tensor = scheduler.timesteps
     return timesteps
@@ -143,9 +144,7 @@ def denoise(
     texts = [alone if text is None else text for text in guiding]
     advance = GuidedStep(pipe.scheduler, request, mounted)
     # Made before the loop, one tensor a step: mounted fast paths know the step by it, and may work ahead.
-    model_timesteps = [
-        t.to(latents.dtype).repeat(text.branches) for t, text in zip(timesteps, texts, strict=True)
-    ]
+    model_timesteps = [t.to(latents.dtype).repeat(text.branches) for t, text in zip(timesteps, texts, strict=True)]
     if mounted is not None:
         mounted.announce_steps(model_timesteps)
     for t, timestep, text in zip(timesteps, model_timesteps, texts, strict=True):

@@ -40,14 +40,13 @@ class Family:
 
     Sizes are in pixels; both sides must be multiples of ``size_multiple`` between ``minimum_side`` and
     ``maximum_side``, with at most ``maximum_pixels`` in all. ``embedded_*`` are the defaults of the small checkpoint
-    ``embedded:<name>``. ``parameters`` counts the released transformer. ``text_tokens`` is the length that every prompt is
-    padded to; None where a prompt keeps its own.
+    ``embedded:<name>``. ``parameters`` counts the released transformer. ``text_tokens`` is the length that every prompt
+    is padded to; None where a prompt keeps its own.
 
     A family that ``takes_image`` draws on a canvas of about ``canvas_pixels`` in the input image's aspect (a checkpoint
     may say another area), so its default sizes are those of a square input. Families may share a ``pipeline_class``;
-    the first one is meant where nothing tells them apart. ``rewrites_prompts`` and ``enhances_prompts`` say which of two
-    flags lets a language model write the prompt anew: the text encoder itself, or the components of
-    :data:`PROMPT_ENHANCER`.
+    the first one is meant where nothing tells them apart. ``rewrites_prompts`` and ``enhances_prompts`` say what may
+    write a prompt anew: the text encoder itself, or the components of :data:`PROMPT_ENHANCER`.
     """
 
     name: str
@@ -191,12 +190,8 @@ ERNIE_IMAGE = Family(
     model_ids=("baidu/ERNIE-Image",),
     components=MappingProxyType(
         {
-            "pe": Component(
-                "model", "transformers", ("Ministral3ForCausalLM",), "prompt enhancement", required=False
-            ),
-            "pe_tokenizer": Component(
-                "tokenizer", "transformers", TOKENIZERS, "prompt enhancement", required=False
-            ),
+            "pe": Component("model", "transformers", ("Ministral3ForCausalLM",), "prompt enhancement", required=False),
+            "pe_tokenizer": Component("tokenizer", "transformers", TOKENIZERS, "prompt enhancement", required=False),
             "scheduler": Component(
                 "scheduler", "diffusers", ("FlowMatchEulerDiscreteScheduler",), "sigmas and Euler steps"
             ),
@@ -236,10 +231,10 @@ ERNIE_IMAGE = Family(
     rewrites_prompts=False,
     enhances_prompts=True,
     notes=(
-        "A prompt keeps its own length; with guidance the shorter of the two texts is padded to the longer, and masked.",
+        "A prompt keeps its own length; with guidance the shorter text is padded to the longer, and masked.",
         "Guidance above 1 runs both branches in one transformer call a step, a batch of two.",
-        "The prompt enhancer (--use-pe) is off by default, unlike in diffusers and sglang: its text takes a time of its "
-        "own, and what it wrote once can be drawn again with --fixed-prompt.",
+        "The prompt enhancer (--use-pe) is off by default, unlike in diffusers and sglang: its time differs by the "
+        "prompt. What it wrote once can be drawn again with --fixed-prompt.",
     ),
 )
 
@@ -252,8 +247,8 @@ ERNIE_IMAGE_TURBO = replace(
     default_guidance_scale=1.0,
     notes=(
         "A prompt keeps its own length.",
-        "The same pipeline class as ERNIE-Image, distilled to 8 steps without guidance. Nothing in a folder of its files "
-        "says so: name the model with --model-id.",
+        "The same pipeline class as ERNIE-Image, distilled to 8 steps without guidance. Nothing in a folder of its "
+        "files says so: name the model with --model-id.",
         ERNIE_IMAGE.notes[2],
     ),
 )

@@ -24,7 +24,7 @@ NARROW: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         },
     }
 )
-"""By class, what is changed in a transformer's config for a few rows in Triton's interpreter; heads keep their width."""
+"""By class, what is changed in a config for a few rows in Triton's interpreter; heads keep their width."""
 
 
 def forward_inputs(

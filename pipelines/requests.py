@@ -34,8 +34,8 @@ class GenerationRequest:
     model runs on, so the noise depends on both. ``negative_prompt`` None means the family's own (the empty prompt).
     ``cfg_renorm_min`` is the lower clamp of the renormalisation factor, used with ``enable_cfg_renorm``.
 
-    ``use_pe`` lets the family's prompt enhancer write the text that is drawn; ``pe_sampling`` says how: ``seeded`` draws
-    by ``seed``, ``greedy`` takes the likeliest token each time. ``fixed_prompt`` is such a text from an earlier run: it
+    ``use_pe`` lets the family's prompt enhancer write what is drawn; ``pe_sampling`` says how: ``seeded`` draws by
+    ``seed``, ``greedy`` takes the likeliest token each time. ``fixed_prompt`` is such a text from an earlier run: it
     is drawn in the prompt's place, and nothing writes another one.
 
     Families that edit need an ``image``; ``width`` and ``height`` are then the canvas that it gives at an area of

@@ -9,7 +9,7 @@ Shapes: residual and update [B, S, D] bf16, rows of any stride each (one may be 
 Rounds: five times: as ``gated_residual`` and ``rmsnorm_modulate`` one after the other.
 Replaces: ``residual + (gate.float() * update.float()).to(dtype)``, the RMSNorm and the modulation that follow it in a
     block of ERNIE-Image, or at its end with the norm of the next block, diffusers 0.42.1: 18 kernels.
-Exact: every bit; the norm sees the rounded sum that is stored, from registers, and sums its squares in torch's order
+Exact: every bit; the norm sees the rounded sum that is stored, and sums its squares in torch's order
     (``fastpaths/kernels/rms_statistics.py``).
 Declines: other dtypes, a last dimension that is not contiguous, other widths, fewer than 16 rows, rows at an address
     that is no multiple of 16, out and modulated in the same memory, eps below the smallest normal fp32 number.
@@ -31,8 +31,16 @@ from fuseproof.fastpaths.kernels import gated_residual, rms_statistics, rmsnorm_
 from fuseproof.fastpaths.kernels.arguments import first_of, output_reason, tensor_reason
 from fuseproof.fastpaths.kernels.bfloat16 import rounded, widened
 from fuseproof.fastpaths.kernels.launching import CompileCase, is_interpreted, on_device_of
-from fuseproof.fastpaths.kernels.rms_statistics import NUM_WARPS, ROWS, factor_of, statistics_reason, sum_of_lanes
-from fuseproof.fastpaths.kernels.rmsnorm_modulate import norm_and_modulate, rms_compile_case
+from fuseproof.fastpaths.kernels.rms_statistics import (
+    NUM_WARPS,
+    ROWS,
+    factor_of,
+    grid_of,
+    statistics_reason,
+    sum_of_lanes,
+    unroll_of,
+)
+from fuseproof.fastpaths.kernels.rmsnorm_modulate import rms_compile_case, write_modulated
 from fuseproof.fastpaths.kernels.row_arguments import eps_reason, rows_reason, sharing_reason, vectors_reason
 
 
@@ -48,40 +56,39 @@ def reference(
 @triton.jit
 def _gated_residual_rmsnorm_modulate_kernel(  # type: ignore[no-untyped-def]
     residual_ptr, update_ptr, gate_ptr, weight_ptr, scale_ptr, shift_ptr, out_ptr, modulated_ptr,
-    rows, factor, eps,
+    batches, rows, factor, eps,
     residual_batch_stride, residual_row_stride, update_batch_stride, update_row_stride,
     gate_batch_stride, scale_batch_stride, shift_batch_stride,
     out_batch_stride, out_row_stride, modulated_batch_stride, modulated_row_stride,
-    D: tl.constexpr, ROWS: tl.constexpr, SHUFFLES: tl.constexpr,
+    D: tl.constexpr, ROWS: tl.constexpr, UNROLL: tl.constexpr, SHUFFLES: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    batch = tl.program_id(1).to(tl.int64)
-    residual_ptr += batch * residual_batch_stride + row[:, None] * residual_row_stride
-    update_ptr += batch * update_batch_stride + row[:, None] * update_row_stride
-    out_ptr += batch * out_batch_stride + row[:, None] * out_row_stride
-    modulated_ptr += batch * modulated_batch_stride + row[:, None] * modulated_row_stride
-    gate_ptr += batch * gate_batch_stride
-    scale_ptr += batch * scale_batch_stride
-    shift_ptr += batch * shift_batch_stride
-    inside = tl.broadcast_to(row[:, None] < rows, (ROWS, 128))
-    column = tl.broadcast_to(tl.arange(0, 128)[None, :], (ROWS, 128))  # as in rmsnorm_modulate
-    kept = ()
-    squares = tl.zeros((ROWS, 128), tl.float32)
-    for r in tl.static_range(D // 128):
-        residual = tl.load(residual_ptr + (r * 128 + column), mask=inside, other=0.0)
-        update = tl.load(update_ptr + (r * 128 + column), mask=inside, other=0.0)
-        gated = rounded(widened(tl.load(gate_ptr + (r * 128 + column))) * widened(update))
-        raw = (widened(residual) + gated).to(tl.bfloat16)
-        tl.store(out_ptr + (r * 128 + column), raw, mask=inside)
-        kept = kept + (raw,)  # type: ignore[assignment]  # noqa: RUF005 - Triton knows no unpacking
-        squares += widened(raw) * widened(raw)
-    rstd = tl.rsqrt(sum_of_lanes(squares, ROWS, SHUFFLES) * factor + eps)
-    for r in tl.static_range(D // 128):
-        weight = tl.load(weight_ptr + (r * 128 + column))
-        scale = tl.load(scale_ptr + (r * 128 + column))
-        shift = tl.load(shift_ptr + (r * 128 + column))
-        result = norm_and_modulate(kept[r], rstd[:, None], weight, scale, shift)
-        tl.store(modulated_ptr + (r * 128 + column), result, mask=inside)
+    column = tl.broadcast_to(tl.arange(0, 128)[None, :], (ROWS, 128))
+    groups = (rows + ROWS - 1) // ROWS
+    for group in range(tl.program_id(0), batches * groups, tl.num_programs(0)):
+        batch = (group // groups).to(tl.int64)
+        row = (group % groups).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+        inside = tl.broadcast_to(row[:, None] < rows, (ROWS, 128))
+        residual_rows = residual_ptr + batch * residual_batch_stride + row[:, None] * residual_row_stride
+        update_rows = update_ptr + batch * update_batch_stride + row[:, None] * update_row_stride
+        out_rows = out_ptr + batch * out_batch_stride + row[:, None] * out_row_stride
+        gates = gate_ptr + batch * gate_batch_stride
+        squares = tl.zeros((ROWS, 128), tl.float32)
+        for start in range(0, D, 128 * UNROLL):
+            for r in tl.static_range(UNROLL):
+                place = start + r * 128 + column
+                residual = tl.load(residual_rows + place, mask=inside, other=0.0)
+                update = tl.load(update_rows + place, mask=inside, other=0.0)
+                gated = rounded(widened(tl.load(gates + place)) * widened(update))
+                raw = (widened(residual) + gated).to(tl.bfloat16)
+                tl.store(out_rows + place, raw, mask=inside)
+                squares += widened(raw) * widened(raw)
+        rstd = tl.rsqrt(sum_of_lanes(squares, ROWS, SHUFFLES) * factor + eps)
+        tl.debug_barrier()  # what is read again was written above, in this program
+        write_modulated(
+            out_rows, modulated_ptr + batch * modulated_batch_stride + row[:, None] * modulated_row_stride,
+            weight_ptr, scale_ptr + batch * scale_batch_stride, shift_ptr + batch * shift_batch_stride,
+            rstd, inside, D, ROWS, UNROLL,
+        )  # fmt: skip
 
 
 def reject_reason(
@@ -118,12 +125,12 @@ def fused(
     out = residual.new_empty(residual.shape) if out is None else out
     modulated = residual.new_empty(residual.shape) if modulated is None else modulated
     with on_device_of(residual):
-        _gated_residual_rmsnorm_modulate_kernel[(triton.cdiv(rows, ROWS), batch)](
+        _gated_residual_rmsnorm_modulate_kernel[grid_of(batch, rows, residual.device)](
             residual, update, gate, weight, scale, shift, out, modulated,
-            rows, factor_of(batch * rows, width), eps,
+            batch, rows, factor_of(batch * rows, width), eps,
             *residual.stride()[:2], *update.stride()[:2],
             gate.stride(0), scale.stride(0), shift.stride(0), *out.stride()[:2], *modulated.stride()[:2],
-            D=width, ROWS=ROWS, SHUFFLES=not is_interpreted(),
+            D=width, ROWS=ROWS, UNROLL=unroll_of(width), SHUFFLES=not is_interpreted(),
             num_warps=NUM_WARPS, enable_fp_fusion=False,
         )  # fmt: skip
     return out, modulated

@@ -73,7 +73,7 @@ def reference(
 def _rotated(
     x: torch.Tensor, weight: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, eps: float
 ) -> torch.Tensor:
-    normed = F.rms_norm(x, (HEAD_DIM,), weight, eps)
+    normed = F.rms_norm(x, x.shape[-1:], weight, eps)
     first, second = normed.chunk(2, dim=-1)
     return normed * cos.unsqueeze(2) + torch.cat((-second, first), dim=-1) * sin.unsqueeze(2)
 

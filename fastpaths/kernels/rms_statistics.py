@@ -12,6 +12,8 @@ does not matter. Fewer rows, or rows of 8192 and more, are summed by several war
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import torch
 import triton
@@ -22,7 +24,9 @@ LANES, VECTOR = 32, 4
 ROUND = LANES * VECTOR
 """Columns that a warp takes in one round."""
 ROWS, NUM_WARPS = 4, 4
-"""A program takes a row a warp, which needs no shared memory; a row stays in registers, 8 bytes a thread and round."""
+"""A program takes a row a warp, which needs no shared memory, and reads it twice: once to sum, once to write."""
+PROGRAMS_PER_PROCESSOR = 4
+"""Programs loop over the rows, so that the rows between their two readings (32 kB a program) fit in the first cache."""
 FEWEST_ROWS, WIDEST = 16, 8064
 LARGEST_NUMBER_OF_ELEMENTS = 2**29
 """Beyond 2**31 bytes of fp32 torch splits the tensor, and the number of rows that the factor is made of with it."""
@@ -36,6 +40,22 @@ def mean_of_squares(x: torch.Tensor) -> torch.Tensor:
 def factor_of(rows: int, width: int) -> float:
     """What torch multiplies a sum with: not always fp32(1 / width)."""
     return float(np.float32(rows) / np.float32(rows * width))
+
+
+def unroll_of(width: int) -> int:
+    """Rounds that a loop over the columns takes at a time."""
+    return 4 if width % (4 * ROUND) == 0 else 1
+
+
+def grid_of(batch: int, rows: int, device: torch.device) -> tuple[int]:
+    """Programs of a launch over ``batch`` samples of ``rows`` rows."""
+    groups = batch * triton.cdiv(rows, ROWS)
+    return (min(groups, PROGRAMS_PER_PROCESSOR * _processors(device)),) if device.type == "cuda" else (groups,)
+
+
+@functools.cache
+def _processors(device: torch.device) -> int:
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def statistics_reason(name: str, x: torch.Tensor) -> str | None:

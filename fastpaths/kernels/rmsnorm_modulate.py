@@ -34,9 +34,11 @@ from fuseproof.fastpaths.kernels.rms_statistics import (
     NUM_WARPS,
     ROWS,
     factor_of,
+    grid_of,
     mean_of_squares,
     statistics_reason,
     sum_of_lanes,
+    unroll_of,
 )
 from fuseproof.fastpaths.kernels.row_arguments import eps_reason, rows_reason, vectors_reason
 
@@ -60,40 +62,53 @@ def norm_and_modulate(raw, rstd, weight, scale, shift):  # type: ignore[no-untyp
 
 
 @triton.jit
-def _rmsnorm_modulate_kernel(  # type: ignore[no-untyped-def]
-    x_ptr, weight_ptr, scale_ptr, shift_ptr, rstd_ptr, out_ptr,
-    rows, factor, eps,
-    x_batch_stride, x_row_stride, scale_batch_stride, shift_batch_stride, rstd_batch_stride, rstd_row_stride,
-    out_batch_stride, out_row_stride,
-    D: tl.constexpr, ROWS: tl.constexpr, HAS_RSTD: tl.constexpr, SHUFFLES: tl.constexpr,
+def write_modulated(  # type: ignore[no-untyped-def]
+    x_ptr, out_ptr, weight_ptr, scale_ptr, shift_ptr, rstd, inside,
+    D: tl.constexpr, ROWS: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    batch = tl.program_id(1).to(tl.int64)
-    x_ptr += batch * x_batch_stride + row[:, None] * x_row_stride
-    out_ptr += batch * out_batch_stride + row[:, None] * out_row_stride
-    scale_ptr += batch * scale_batch_stride
-    shift_ptr += batch * shift_batch_stride
-    inside = tl.broadcast_to(row[:, None] < rows, (ROWS, 128))
+    """The second reading of [ROWS, D] rows: pointers [ROWS, 1] to rows and scalar ones to vectors, rstd [ROWS]."""
     # Vectors are loaded in the tile's own shape: a row vector would come in another layout and cross shared memory.
     column = tl.broadcast_to(tl.arange(0, 128)[None, :], (ROWS, 128))
-    kept = ()
-    squares = tl.zeros((ROWS, 128), tl.float32)
-    for r in tl.static_range(D // 128):
-        raw = tl.load(x_ptr + (r * 128 + column), mask=inside, other=0.0)
-        kept = kept + (raw,)  # type: ignore[assignment]  # noqa: RUF005 - Triton knows no unpacking
-        if not HAS_RSTD:
-            squares += widened(raw) * widened(raw)
-    if HAS_RSTD:
-        place = rstd_ptr + batch * rstd_batch_stride + row * rstd_row_stride
-        rstd = tl.load(place, mask=row < rows, other=0.0)
-    else:
-        rstd = tl.rsqrt(sum_of_lanes(squares, ROWS, SHUFFLES) * factor + eps)
-    for r in tl.static_range(D // 128):
-        weight = tl.load(weight_ptr + (r * 128 + column))
-        scale = tl.load(scale_ptr + (r * 128 + column))
-        shift = tl.load(shift_ptr + (r * 128 + column))
-        result = norm_and_modulate(kept[r], rstd[:, None], weight, scale, shift)
-        tl.store(out_ptr + (r * 128 + column), result, mask=inside)
+    for start in range(0, D, 128 * UNROLL):
+        for r in tl.static_range(UNROLL):
+            place = start + r * 128 + column
+            raw = tl.load(x_ptr + place, mask=inside, other=0.0)
+            weight = tl.load(weight_ptr + place)
+            scale = tl.load(scale_ptr + place)
+            shift = tl.load(shift_ptr + place)
+            tl.store(out_ptr + place, norm_and_modulate(raw, rstd[:, None], weight, scale, shift), mask=inside)
+
+
+@triton.jit
+def _rmsnorm_modulate_kernel(  # type: ignore[no-untyped-def]
+    x_ptr, weight_ptr, scale_ptr, shift_ptr, rstd_ptr, out_ptr,
+    batches, rows, factor, eps,
+    x_batch_stride, x_row_stride, scale_batch_stride, shift_batch_stride, rstd_batch_stride, rstd_row_stride,
+    out_batch_stride, out_row_stride,
+    D: tl.constexpr, ROWS: tl.constexpr, UNROLL: tl.constexpr, HAS_RSTD: tl.constexpr, SHUFFLES: tl.constexpr,
+):  # fmt: skip
+    column = tl.broadcast_to(tl.arange(0, 128)[None, :], (ROWS, 128))
+    groups = (rows + ROWS - 1) // ROWS
+    for group in range(tl.program_id(0), batches * groups, tl.num_programs(0)):
+        batch = (group // groups).to(tl.int64)
+        row = (group % groups).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+        inside = tl.broadcast_to(row[:, None] < rows, (ROWS, 128))
+        x_rows = x_ptr + batch * x_batch_stride + row[:, None] * x_row_stride
+        if HAS_RSTD:
+            place = rstd_ptr + batch * rstd_batch_stride + row * rstd_row_stride
+            rstd = tl.load(place, mask=row < rows, other=0.0)
+        else:
+            squares = tl.zeros((ROWS, 128), tl.float32)
+            for start in range(0, D, 128 * UNROLL):
+                for r in tl.static_range(UNROLL):
+                    x = widened(tl.load(x_rows + (start + r * 128 + column), mask=inside, other=0.0))
+                    squares += x * x
+            rstd = tl.rsqrt(sum_of_lanes(squares, ROWS, SHUFFLES) * factor + eps)
+        write_modulated(
+            x_rows, out_ptr + batch * out_batch_stride + row[:, None] * out_row_stride,
+            weight_ptr, scale_ptr + batch * scale_batch_stride, shift_ptr + batch * shift_batch_stride,
+            rstd, inside, D, ROWS, UNROLL,
+        )  # fmt: skip
 
 
 def reject_reason(
@@ -131,11 +146,11 @@ def launch(
     is_torch = reduction == "torch"
     rstd = torch.rsqrt(mean_of_squares(x) + eps) if is_torch else scale.unsqueeze(1)  # not read: HAS_RSTD is false
     with on_device_of(x):
-        _rmsnorm_modulate_kernel[(triton.cdiv(rows, ROWS), batch)](
+        _rmsnorm_modulate_kernel[grid_of(batch, rows, x.device)](
             x, weight, scale, shift, rstd, out,
-            rows, factor_of(batch * rows, width), eps,
+            batch, rows, factor_of(batch * rows, width), eps,
             *x.stride()[:2], scale.stride(0), shift.stride(0), *rstd.stride()[:2], *out.stride()[:2],
-            D=width, ROWS=ROWS, HAS_RSTD=is_torch, SHUFFLES=not is_interpreted(),
+            D=width, ROWS=ROWS, UNROLL=unroll_of(width), HAS_RSTD=is_torch, SHUFFLES=not is_interpreted(),
             num_warps=NUM_WARPS, enable_fp_fusion=False,
         )  # fmt: skip
     return out
@@ -159,7 +174,7 @@ def compile_cases() -> list[CompileCase]:
 
 def rms_compile_case(kernel: Any, constants: dict[str, Any], *fp32_pointers: str) -> CompileCase:
     """A case of a kernel that sums squares: bf16 pointers, but for the named ones."""
-    constexprs = {**constants, "ROWS": ROWS, "SHUFFLES": True}
+    constexprs = {**constants, "ROWS": ROWS, "UNROLL": unroll_of(constants["D"]), "SHUFFLES": True}
     types = {"eps": "fp32", "factor": "fp32", **dict.fromkeys(fp32_pointers, "*fp32")}
     names = [name for name in kernel.arg_names if name not in constexprs]
     signature = {name: types.get(name, "*bf16" if name.endswith("_ptr") else "i32") for name in names}

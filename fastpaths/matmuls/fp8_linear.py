@@ -3,7 +3,7 @@
 Formula: ``out = R((values @ weight.T) * scale * weight_scale + bias)``, R one rounding to bf16. ``values`` and
     ``scale`` are the rows of x as ``row_quantize`` leaves them, ``weight`` and ``weight_scale`` those of the weight.
 Shapes: values [M, K] and weight [N, K] e4m3, contiguous; scale [M, 1] and weight_scale [1, N] fp32, contiguous; bias
-    [N] bf16; out [M, N] bf16, contiguous. K and N are multiples of 16.
+    [N] bf16, or None; out [M, N] bf16, contiguous. K and N are multiples of 16.
 Rounds: x and the weight to e4m3 (an error of at most 1/16 of a value), the sum once to bf16. Fast accumulation: partial
     sums are kept by the tensor cores in fewer bits than fp32, as is usual for inference.
 Replaces: ``linear`` (addmm with bias) of bf16 operands.
@@ -34,11 +34,16 @@ class Rows(NamedTuple):
 
 
 def reference(
-    values: torch.Tensor, scale: torch.Tensor, weight: torch.Tensor, weight_scale: torch.Tensor, bias: torch.Tensor
+    values: torch.Tensor,
+    scale: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scale: torch.Tensor,
+    bias: torch.Tensor | None,
 ) -> torch.Tensor:
     """The same product of the same quantised operands in fp32, rounded once: [M, N] bf16."""
     product = values.float() @ weight.float().t()
-    return (product * scale * weight_scale + bias.float()).to(torch.bfloat16)
+    scaled = product * scale * weight_scale
+    return (scaled if bias is None else scaled + bias.float()).to(torch.bfloat16)
 
 
 def reject_reason(weight: torch.Tensor) -> str | None:
@@ -68,7 +73,7 @@ def fused(
     scale: torch.Tensor,
     weight: torch.Tensor,
     weight_scale: torch.Tensor,
-    bias: torch.Tensor,
+    bias: torch.Tensor | None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The scaled product, into ``out`` [M, N] where one is given."""
@@ -81,8 +86,12 @@ def fused(
 
 
 def traffic_bytes(
-    values: torch.Tensor, scale: torch.Tensor, weight: torch.Tensor, weight_scale: torch.Tensor, bias: torch.Tensor
+    values: torch.Tensor,
+    scale: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scale: torch.Tensor,
+    bias: torch.Tensor | None,
 ) -> int:
     """The fewest bytes that the product moves: everything once."""
-    read = sum(tensor.nbytes for tensor in (values, scale, weight, weight_scale, bias))
+    read = sum(tensor.nbytes for tensor in (values, scale, weight, weight_scale, bias) if tensor is not None)
     return read + 2 * values.shape[0] * weight.shape[0]

@@ -8,6 +8,7 @@ licence for another library.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 
 from fuseproof.harness.perf import determinism
 from fuseproof.schedules.plan import Arm
@@ -51,9 +52,14 @@ def flag_values(text: str) -> dict[str, str]:
 
     A flag without a value is on, as ``--flag=true`` is; words without a flag belong to the one before.
     """
+    return flags_of(shlex.split(text))
+
+
+def flags_of(words: Iterable[str]) -> dict[str, str]:
+    """:func:`flag_values` of a command that is split into words already."""
     found: dict[str, str] = {}
     name = NO_FLAG
-    for word in shlex.split(text):
+    for word in words:
         if word.startswith("--"):
             name, _, value = word.partition("=")
             found[name] = value

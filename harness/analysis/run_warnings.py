@@ -7,13 +7,12 @@ declaration.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from fuseproof.harness.analysis.declared import flag_values
+from fuseproof.harness.analysis.declared import CARD_FLAGS, flags_of
 from fuseproof.harness.analysis.runs import ARM_WORDS, ARMS, CellRuns, Run
-from fuseproof.harness.campaign.sglang_log import slot_log
+from fuseproof.harness.campaign.sglang_log import has_recompiled
 from fuseproof.harness.perf import batches, determinism, saving
 from fuseproof.harness.statistics.reasons import Reason
 
@@ -23,6 +22,9 @@ DETERMINISM_STEP = (
     "Give both arms the same settings: until then outputs that differ, or agree, are not the candidate's doing alone."
 )
 
+TOPOLOGY = sorted(CARD_FLAGS - {"device", "base_gpu_id"})
+TOPOLOGY_STEP = "Exactness holds within one topology: compare outputs across them by a close contract."
+
 
 def run_warnings(cell: CellRuns) -> tuple[Reason, ...]:
     """All of them for the counting runs of a cell."""
@@ -31,12 +33,13 @@ def run_warnings(cell: CellRuns) -> tuple[Reason, ...]:
         *_said(cell, saving.CODE, _saving_inside, saving.NEXT_STEP),
         *_said(cell, COMPILE_INSIDE, _recompiled, COMPILE_STEP),
         *_one_sided_determinism(cell),
+        *_other_topology(cell),
     )
 
 
 def cold_first_batch(run: Run) -> str | None:
     """Why a run's first batch is cold, by its dump and its own command's flags; a dump's word counts more."""
-    flags = flag_values(shlex.join(run.record.command))
+    flags = flags_of(run.record.command)
     stated: dict[str, Any] = {name.removeprefix("--").replace("-", "_"): value for name, value in flags.items()}
     if run.dump is not None:
         stated |= {**run.dump.raw, **run.dump.config}
@@ -49,7 +52,7 @@ def _saving_inside(run: Run) -> str | None:
 
 def _recompiled(run: Run) -> str | None:
     """Of a foreign program's log; our own dumps say themselves whether it was inside the time."""
-    if run.dump is None or run.dump.schema is not None or not slot_log(run.dump.path.parent).recompilations:
+    if run.dump is None or run.dump.schema is not None or not has_recompiled(run.dump.path.parent):
         return None
     return "their logs show that torch.compile compiled again, perhaps inside the timed request"
 
@@ -77,6 +80,21 @@ def _one_sided_determinism(cell: CellRuns) -> Iterable[Reason]:
     if found:
         detail = f"the arms' determinism settings differ: {'; '.join(found)}"
         yield Reason(DETERMINISM_DIFFERS, detail, DETERMINISM_STEP)
+
+
+def _other_topology(cell: CellRuns) -> Iterable[Reason]:
+    """Arms on other numbers of GPUs, by declaration: another number of GPUs rounds differently, whatever the code."""
+    dumps = [run.dump for arm in ARMS for run in cell.of_arm(arm)[:1] if run.dump is not None]
+    if len(dumps) < len(ARMS):
+        return
+    before, after = (dump.config for dump in dumps)
+    found = [
+        f"{flag}: {before[flag]} against {after[flag]}"
+        for flag in TOPOLOGY
+        if flag in before and flag in after and before[flag] != after[flag]
+    ]
+    if found:
+        yield Reason("TOPOLOGY_DIFFERS", f"the arms ran on other topologies: {'; '.join(found)}", TOPOLOGY_STEP)
 
 
 def _settings(environment: Mapping[str, str]) -> dict[str, str]:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fuseproof.harness.analysis.arm_warnings import FIRST_SIGHT
-from fuseproof.harness.analysis.run_warnings import COLD_BATCH, COMPILE_INSIDE
 from fuseproof.harness.analysis.caveats import dummy_weights_text
 from fuseproof.harness.analysis.fastpath_losses import SITE_LOST, SITE_NEVER_FUSED, SITE_REJECTED
 from fuseproof.harness.analysis.imported import imported_notes
@@ -14,6 +13,7 @@ from fuseproof.harness.analysis.memory import MemoryCheck
 from fuseproof.harness.analysis.metrics import MetricResult
 from fuseproof.harness.analysis.output_check import LEVEL_TITLES, OutputCheck
 from fuseproof.harness.analysis.output_pairs import ComparedPair
+from fuseproof.harness.analysis.run_warnings import COLD_BATCH, COMPILE_INSIDE
 from fuseproof.harness.analysis.runs import ARM_WORDS, CellRuns
 from fuseproof.harness.media.comparison import share_text
 from fuseproof.harness.number_format import count, interval, latency_change, number, percent, shortened

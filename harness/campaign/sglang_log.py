@@ -31,9 +31,7 @@ _FALLBACK = re.compile(
 )
 _COLD = re.compile(r"Warmup failed, so this request ran cold", re.IGNORECASE)
 _FAILED = re.compile(r"Generation failed:")
-_RECOMPILED = re.compile(
-    r"\[__recompiles(?:_verbose)?\]\s*Recompiling function|torch\._dynamo hit config\.(?:re)?compile_", re.IGNORECASE
-)
+_RECOMPILED = ("Recompiling function ", "torch._dynamo hit config.")
 """What ``TORCH_LOGS=recompiles`` prints, and Dynamo's own word that it gave up; any program's log may hold them."""
 _CAPTURED = re.compile(r"\[Diffusion BCG\] captured", re.IGNORECASE)
 _MISSED = re.compile(
@@ -56,8 +54,6 @@ class SglangLog:
     graphs_captured: int = 0
     graphs_missed: int = 0
     fallback: str | None = None
-    recompilations: int = 0
-    """How often torch.compile compiled a function again; the log does not say when."""
     ran_cold: bool = False
     has_failed: bool = False
 
@@ -79,7 +75,6 @@ def read_sglang_log(text: str) -> SglangLog:
         graphs_captured=len(_CAPTURED.findall(text)),
         graphs_missed=len(_MISSED.findall(text)),
         fallback=None if fallback is None else fallback.group(0),
-        recompilations=len(_RECOMPILED.findall(text)),
         ran_cold=_COLD.search(text) is not None,
         has_failed=_FAILED.search(text) is not None,
     )
@@ -88,6 +83,11 @@ def read_sglang_log(text: str) -> SglangLog:
 def slot_log(folder: Path) -> SglangLog:
     """The markers of a slot's logs; ``folder`` is the slot's own. Missing or special files say nothing."""
     return read_sglang_log("\n".join(_texts(folder / name for name in LOG_FILES)))
+
+
+def has_recompiled(folder: Path) -> bool:
+    """Whether a slot's logs show that torch.compile compiled a function again; they do not say when."""
+    return any(marker in text for text in _texts(folder / name for name in LOG_FILES) for marker in _RECOMPILED)
 
 
 def with_client_time(times: SlotTimes, dump: PerfDump, log: SglangLog) -> SlotTimes:

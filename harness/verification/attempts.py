@@ -113,7 +113,8 @@ def _overlaps(campaign: Campaign, records: Sequence[SlotRecord]) -> Iterator[Fin
     lanes: dict[tuple[object, ...], list[tuple[float, float, SlotRecord]]] = defaultdict(list)
     for record in records:
         began, ended = record.started_monotonic_s, record.ended_monotonic_s
-        if began is not None and ended is not None:
+        shares_its_node = record.device is not None and record.device.card is None
+        if began is not None and ended is not None and not shares_its_node:
             device = (record.device.card, record.device.node) if record.device is not None else (None, None)
             lanes[(*device, session_of(campaign, record))].append((began, ended, record))
     for timed in lanes.values():

@@ -1,13 +1,13 @@
 """Builds a small ERNIE-Image checkpoint: the real classes and folder layout, seeded random weights, offline.
 
-What is real: the pipeline, transformer, text encoder (with its unused vision tower), prompt enhancer, tokenizer, VAE and
-scheduler classes, heads of 128 channels with the rotary axes (32, 48, 48), prompts of their true length, 32 latent
-channels in patches of 2x2 at 1/16 of the pixels, batch-norm statistics in the VAE, and the scheduler's fixed shift. What
-is small: 2 heads, 4 blocks, a byte-level vocabulary.
+What is real: the classes of pipeline, transformer, text encoder (with its unused vision tower), prompt enhancer,
+tokenizers, VAE and scheduler, heads of 128 channels with the rotary axes (32, 48, 48), prompts of their true length, 32
+latent channels in patches of 2x2 at 1/16 of the pixels, batch-norm statistics in the VAE, and the scheduler's fixed
+shift. What is small: 2 heads, 4 blocks, a byte-level vocabulary.
 
-A random transformer hardly listens to its prompt and never leaves its noise, and the class starts its modulation and its
-output at zero, which makes every picture the noise. Here every tensor is drawn; query and key norms are scaled up, so
-that attention picks; modulation and text projection are scaled up; and the output projection contains the transposed
+A random transformer hardly listens to its prompt and never leaves its noise, and the class starts its modulation and
+its output at zero, which makes every picture the noise. Here every tensor is drawn; query and key norms are scaled up,
+so that attention picks; modulation and text projection are scaled up; and the output projection contains the transposed
 input embedding, so that the velocity points along the latents. tests/pipelines/test_embedded_ernie.py holds what comes
 of it.
 """

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fuseproof.cli.abba_options import AbbaOptions
+from fuseproof.cli.abba_plan import build_plan
 from fuseproof.cli.main import main
 from tests.harness.campaign_builder import CampaignBuilder
 
@@ -56,7 +57,7 @@ def test_a_report_plans_from_its_own_scatter(folder: Path, capsys: pytest.Captur
         pytest.param(["--scatter=1%"], "--scatter has no effect without --plan-for", id="scatter alone"),
         pytest.param(["--add-blocks=2"], "--add-blocks 2 has no effect without --resume", id="added blocks alone"),
         pytest.param(["--from-campaign=x"], "--from-campaign has no effect without --plan-for", id="campaign alone"),
-        pytest.param(["--qualify=worker>1%"], "key qualify", id="requirement"),
+        pytest.param(["--qualify=worker>1%"], "--qualify 'worker>1%': 'worker>1%' is no", id="requirement"),
     ],
 )
 def test_wrong_usage(folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str) -> None:
@@ -65,5 +66,5 @@ def test_wrong_usage(folder: Path, capsys: pytest.CaptureFixture[str], arguments
 
 
 def test_requirements_and_retries_go_into_the_plan() -> None:
-    plan = AbbaOptions(qualify="worker>=1.5%, client>=0.015", retries=0).build_plan()
+    plan = build_plan(AbbaOptions(qualify="worker>=1.5%, client>=0.015", retries=0))
     assert (("worker>=1.5%", "client>=1.5%"), 0) == (plan.qualify, plan.retries)

@@ -51,12 +51,23 @@ def test_a_table_shows_numbers_reasons_and_what_runs(table: LiveTable) -> None:
         "discarded",
         "1.234",
         "1.100",
-        "1300",
+        "1.27",
         "disturbed by other processes",
         "[red]out of memory",
         "so far",
     ):
         assert words in text, words
+
+
+def test_slots_of_several_lanes_are_shown_as_running(table: LiveTable) -> None:
+    first, second = timed_slots("cell", 1, 1, "ABBA")[0], timed_slots("cell", 2, 1, "BAAB")[0]
+    table.slot_started(first)
+    table.slot_started(second)
+    assert 2 == drawn(table).count("so far")
+    table.slot_finished(SlotRecord.planned(first, "done"))
+    text = drawn(table)
+    table.close()
+    assert 1 == text.count("so far") and "cell/02-1-B" in text
 
 
 def test_a_long_campaign_shows_its_last_rows(table: LiveTable) -> None:

@@ -122,7 +122,9 @@ def test_exit_codes(expected: int, arguments: str, place: Workplace) -> None:
 
 
 def test_identical_pictures_as_text(place: Workplace) -> None:
-    lines = place.run("a.png", "again.png").out.splitlines()
+    outcome = place.run("a.png", "again.png")
+    lines = outcome.out.splitlines()
+    assert "" == outcome.err, "no warning of a division by zero"
     assert "equality        pixel-identical: decoded values are the same, file bytes differ" in lines
     assert "SSIM            1 (all values are equal, so it is not computed)" in lines
     assert "PSNR            ∞ dB (all values are equal, so it is not computed)" in lines

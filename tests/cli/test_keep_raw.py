@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fuseproof.cli.abba_options import AbbaOptions
+from fuseproof.cli.abba_plan import build_plan
 from fuseproof.cli.generate_options import GenerateOptions
 from fuseproof.errors import UsageError
 from fuseproof.harness.media.files import array_sha256
@@ -50,11 +51,11 @@ def test_what_it_needs(flags: dict[str, object], sentence: str) -> None:
 
 
 def test_campaign_hands_it_to_every_slot() -> None:
-    plan = AbbaOptions(keep_raw=True, flags="--prompt x").build_plan()
+    plan = build_plan(AbbaOptions(keep_raw=True, flags="--prompt x"))
     assert ["--prompt x --keep-raw"] == [cell.flags for cell in plan.cells]
 
 
 def test_command_arms_keep_what_they_like() -> None:
     options = AbbaOptions(keep_raw=True, baseline_command="a {perf_dump}", candidate_command="b {perf_dump}")
     with pytest.raises(UsageError, match="no effect when both arms are commands"):
-        options.build_plan()
+        build_plan(options)

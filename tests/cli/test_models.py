@@ -49,6 +49,8 @@ def test_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         "longcat-image",
         "longcat-image-edit",
         "longcat-image-edit-turbo",
+        "ernie-image",
+        "ernie-image-turbo",
     ]
     assert listed["families"][0]["embedded"]["state"] == "not built yet"
 

@@ -279,7 +279,7 @@ class CampaignBuilder:
                 f"{own['raw_sha256'] or own['pixels_sha256'] or own['file_sha256']}  {own['path']}\n"
                 for own in result["outputs"]
             )
-            (folder / "frames.sha256").write_text(listing, encoding="utf-8")
+            (folder / "frames.sha256").write_text(listing, encoding="utf-8", errors="backslashreplace")
         keys = "id cell block attempt position arm label orientation kind state reason_code"
         self.slots.append({key: result[key] for key in keys.split()} | {"directory": f"slots/{identity}"})
 

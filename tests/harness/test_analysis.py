@@ -92,6 +92,7 @@ def test_one_block_is_descriptive(tmp_path: Path) -> None:
     assert ["TOO_FEW_BLOCKS"] == [reason.code for reason in cell.verdict.reasons]
     assert cell.verdict.comparison is not None
     assert 0.1 == pytest.approx(cell.verdict.comparison.mean_reduction)
+    assert cell.verdict.comparison.permutation_p is None, "one block tests nothing"
 
 
 def test_self_comparison_says_so_and_gives_no_direction(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fuseproof.cli.abba_options import AbbaOptions
+from fuseproof.cli.abba_plan import build_plan
 from fuseproof.harness.analysis.campaign import analyse
 from fuseproof.harness.campaign.estimates import dry_run
 from fuseproof.harness.campaign.folder import Campaign
@@ -58,5 +59,5 @@ def test_blocks_on_the_command_line_are_for_every_cell(tmp_path: Path) -> None:
         'name = "x"\n[arms.baseline]\nname = "a"\n[arms.candidate]\nname = "b"\nflags = "--seed 1"\n'
         '[[cells]]\nname = "one"\nblocks = 1\n[[cells]]\nname = "two"\n'
     )
-    own, same = (AbbaOptions(plan=str(path), blocks=blocks).build_plan() for blocks in (None, 4))
+    own, same = (build_plan(AbbaOptions(plan=str(path), blocks=blocks)) for blocks in (None, 4))
     assert [[1, 2], [4, 4]] == [[plan.blocks_of(cell.name) for cell in plan.cells] for plan in (own, same)]

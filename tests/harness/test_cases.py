@@ -11,8 +11,11 @@ import pytest
 
 from fuseproof.harness.analysis.campaign import analyse
 from fuseproof.harness.campaign.folder import Campaign
+from fuseproof.harness.perf.abba_text import render_abba
 from fuseproof.harness.report import render_markdown
 from tests.harness.campaign_builder import CampaignBuilder, Run
+from tests.harness.perf_dump_files import write_dump
+from tests.harness.test_perf_abba import judge
 
 TESTS = Path(__file__).resolve().parents[1]
 CASES = TESTS / "CASES.md"
@@ -101,3 +104,61 @@ def test_small_effects_of_changing_sign_are_noise_and_never_averaged(tmp_path: P
     summary = render_markdown(analysis).partition("## Setup")[0]
     assert "FASTER" not in summary
     assert all(cell in summary for cell in latencies), "each speaks for itself"
+
+
+def test_a_stalled_save_never_makes_the_headline(tmp_path: Path) -> None:
+    """Case 1: client seconds that say 14.04 % stand below a worker's 2.23 %, both undecided by one block."""
+    client, worker = (8.47, 6.49, 6.49, 6.63), (6.287877, 6.147133, 6.145752, 6.285083)
+    files = [
+        write_dump(
+            tmp_path / f"{slot}-{arm}.json",
+            request_id=f"{slot}",
+            commit_hash=arm * 40,
+            total_duration_ms=1000 * worker[slot],
+            timers={"client_ms": 1000 * client[slot]},
+        )
+        for slot, arm in enumerate("abba")
+    ]
+    text = render_abba(judge(files))
+    headline = text.partition("### Reasons")[0]
+    assert "2.23 %" in headline and "14.04" not in headline and "13.39" not in headline
+    assert "post-worker gap 2.18 s against 0.34 s" in text
+
+
+def test_blocks_that_were_left_out_stand_in_the_details(tmp_path: Path) -> None:
+    """Case 23: the reader asked for block 3 alone."""
+    rows = [(10.0, 9.5, 9.5, 10.0), (9.51, 10.01, 10.0, 9.5), (10.0, 9.5, 9.5, 10.0)]
+    builder = CampaignBuilder(tmp_path / "c", blocks=3).blocks(rows)
+    text = render_markdown(analyse(Campaign.open(builder.write()), [3]))
+    details = text.partition("## Raw runs")[2]
+    assert "All 12 runs, of which 4 count" in details
+    assert [4, 4, 0] == [
+        sum(line.startswith(f"| panda-r{block}") and "not counted" in line for line in details.splitlines())
+        for block in (1, 2, 3)
+    ]
+
+
+def test_memory_has_one_unit(tmp_path: Path) -> None:
+    """Case 69: a card of 143,771 MiB beside torch's peaks."""
+    environment = {"gpus": [{"name": "NVIDIA H200", "memory_total_mib": 143771.0}], "memory": {"total_mib": 2**20}}
+    builder = CampaignBuilder(tmp_path / "c", environment=environment)
+    builder.blocks([(10.0, 9.5, 9.5, 10.0)] * 2, peak_allocated_mib=61440.0, peak_reserved_mib=71885.5)
+    text = render_markdown(analyse(Campaign.open(builder.write())))
+    assert "MiB" not in text and " MB" not in text
+    for value in ("140.40", "60.0000", "70.2007"):
+        assert value in text
+
+
+@pytest.mark.parametrize(
+    ("setting", "one", "two"), [("num_gpus", 1, 2), ("tp_size", 1, 2), ("enable_cfg_parallel", False, True)]
+)
+def test_a_declared_topology_is_compared_with_a_warning(tmp_path: Path, setting: str, one: Any, two: Any) -> None:
+    """Case 54: outputs of another number of GPUs are no failure of the code, so exactness is told within an arm."""
+    builder = CampaignBuilder(tmp_path / "c", candidate_flags=f"--{setting.replace('_', '-')} {two}".lower())
+    for index, way in enumerate(("ABBA", "BAAB")):
+        runs = {"A": Run(config={setting: one}), "B": Run(config={setting: two}, worker_s=9.0, pictures=(2,))}
+        builder.block([runs[arm] for arm in way], block=index + 1)
+    (cell,) = analyse(Campaign.open(builder.write())).cells
+    (detail,) = [warning.detail for warning in cell.warnings if warning.code == "TOPOLOGY_DIFFERS"]
+    assert setting in detail and f"{one} against {two}".lower() in detail.lower()
+    assert [True, True] == [arm.is_deterministic for arm in cell.outputs.determinism]

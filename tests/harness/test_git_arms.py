@@ -163,6 +163,10 @@ def test_plain_arms_that_import_the_same_file_are_refused(tmp_path: Path) -> Non
         UsageError, match=r"Both arms import .*json/__init__.py: baseline and candidate are the same code"
     ):
         prepared(plan_from(values, "test"), tmp_path)
+    prepared(
+        plan_from(values | {"aa": True, "arms": arms | {"candidate": arms["baseline"] | {"name": "b"}}}, "test"),
+        tmp_path,
+    )
 
 
 def test_a_dump_of_another_commit_costs_the_slot(tmp_path: Path) -> None:

@@ -116,6 +116,7 @@ def test_what_no_stage_accounts_for_has_its_own_row(tmp_path: Path) -> None:
     comparison = compare(tmp_path, changes, changes)
     assert comparison.unattributed.note == "client E2E - stages - save"
     assert comparison.unattributed.baseline_ms == pytest.approx(2_600.0)
+    assert table_line(render_comparison(comparison), "unattributed").count("| 2600.00 ") == 2
 
 
 def test_entries_outside_the_total_do_not_count_as_stages(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from fuseproof.harness.analysis.placement import card_warnings, most_at_once, si
 from fuseproof.harness.analysis.runs import read_cell
 from fuseproof.harness.campaign.gpu_records import CardConditions, PhaseConditions, SlotDevice, SlotGpu
 from fuseproof.harness.campaign.records import SlotRecord
+from fuseproof.harness.verification.attempts import attempt_findings
 from fuseproof.schedules.order import timed_slots
 from tests.harness.test_runner import create
 
@@ -23,6 +24,8 @@ def block(number: int, began_s: int, device: SlotDevice | None = None, gpu: Slot
             "done",
             started=f"2026-01-01T00:00:{began_s + place:02d}.000+00:00",
             ended=f"2026-01-01T00:00:{began_s + place + 1:02d}.000+00:00",
+            started_monotonic_s=began_s + place + 0.0,
+            ended_monotonic_s=began_s + place + 1.0,
             device=device,
             gpu=gpu,
         )
@@ -73,6 +76,26 @@ def test_a_block_that_begins_when_another_ends_is_not_beside_it() -> None:
     assert 1 == most_at_once([*block(1, 0), *block(2, 4)])
     assert 3 == most_at_once([*block(1, 0), *block(2, 1), *block(3, 2)])
     assert 0 == most_at_once([])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_found"),
+    [
+        pytest.param(None, None, True, id="one-lane"),
+        pytest.param(A, A, True, id="same-card"),
+        pytest.param(A, B, False, id="two-cards"),
+        pytest.param(SlotDevice(node="n1"), SlotDevice(node="n1"), False, id="cpus-of-one-node"),
+        pytest.param(SlotDevice(index=0, node="n1"), SlotDevice(index=0, node="n2"), False, id="two-nodes"),
+    ],
+)
+def test_verify_knows_which_blocks_may_run_at_once(
+    tmp_path: Path, first: SlotDevice | None, second: SlotDevice | None, is_found: bool
+) -> None:
+    slots = [*block(1, 0, first), *block(2, 2, second)]
+    campaign = create(tmp_path / "c", blocks=2)
+    campaign.take_in(slots)
+    found = [str(finding) for finding in attempt_findings(campaign, slots) if "ran while" in str(finding)]
+    assert is_found == bool(found)
 
 
 @pytest.mark.parametrize(

@@ -78,5 +78,5 @@ def test_any_other_campaign_leaves_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("effect", [1e-300, 1e-9])
 def test_an_effect_that_no_clock_tells_is_refused(effect: float) -> None:
-    with pytest.raises(UsageError, match="smaller than any clock tells; the smallest to plan for is 0.0001 %"):
+    with pytest.raises(UsageError, match="smaller than any clock tells"):
         plan_line(effect, 0.01, 0.01)

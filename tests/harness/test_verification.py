@@ -331,7 +331,12 @@ def origin_of(folder: Path) -> dict[str, Any]:
     slots = sorted((folder / "slots/panda").iterdir(), key=lambda slot: slot.name != Path(SLOT).name)
     kinds = {"perf.json": "perf dump", "stdout.log": "log", "outputs/image-0.png": "output"}
     files = [
-        {"path": f"x/{slot.name}.{kind}", "sha256": file_sha256(slot / name), "kind": kind, "slot": f"panda/{slot.name}"}
+        {
+            "path": f"x/{slot.name}.{kind}",
+            "sha256": file_sha256(slot / name),
+            "kind": kind,
+            "slot": f"panda/{slot.name}",
+        }
         for slot in slots
         for name, kind in kinds.items()
     ]

@@ -30,3 +30,11 @@ def tiny_edit_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(CACHE_VARIABLE, str(tmp_path_factory.mktemp("edit-cache")))
         return resolve_model("embedded:longcat-image-edit", None).folder
+
+
+@pytest.fixture(scope="session")
+def tiny_ernie_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of ``embedded:ernie-image``. Read only: copy it before changing it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CACHE_VARIABLE, str(tmp_path_factory.mktemp("ernie-cache")))
+        return resolve_model("embedded:ernie-image", None).folder

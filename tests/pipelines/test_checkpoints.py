@@ -284,7 +284,7 @@ def test_a_damaged_folder_is_refused_with_file_and_cause(damage: Damage, expecte
 
 @pytest.mark.parametrize(
     ("class_name", "expected"),
-    [("NoSuchPipeline", "unknown"), ("ErnieImagePipeline", "not supported yet"), ("FluxPipeline", "FLUX.1")],
+    [("NoSuchPipeline", "unknown"), ("ZImagePipeline", "not supported yet"), ("FluxPipeline", "FLUX.1")],
 )
 def test_a_pipeline_that_does_not_run_here_is_a_usage_error(class_name: str, expected: str, tmp_path: Path) -> None:
     folder = write_fake_checkpoint(tmp_path)

@@ -12,11 +12,21 @@ import torch
 from PIL import Image
 
 from fuseproof.errors import FuseproofError, UsageError
-from fuseproof.pipelines import dummy, memory
+from fuseproof.pipelines import dummy, dummy_longcat, memory
 from fuseproof.pipelines.conditioning import ConditioningImage
 from fuseproof.pipelines.dummy import build_on_meta, load_dummy_pipeline
-from fuseproof.pipelines.dummy_geometry import GEOMETRIES, LONGCAT, RECIPE, WARNING, family_of_dummy, geometry_of
+from fuseproof.pipelines.dummy_geometry import (
+    ERNIE,
+    GEOMETRIES,
+    LONGCAT,
+    RECIPE,
+    WARNING,
+    DummyGeometry,
+    family_of_dummy,
+    geometry_of,
+)
 from fuseproof.pipelines.families import (
+    ERNIE_IMAGE,
     FAMILIES,
     LONGCAT_IMAGE,
     LONGCAT_IMAGE_EDIT,
@@ -26,7 +36,7 @@ from fuseproof.pipelines.families import (
 from fuseproof.pipelines.requests import GenerationRequest
 from fuseproof.pipelines.session import GenerationResult, Session, SessionSettings
 from fuseproof.pipelines.tiny.longcat_image import byte_level_tokenizer
-from tests.pipelines.narrow_geometry import NARROW, TEXT_WIDTH
+from tests.pipelines.narrow_geometry import NARROW, NARROW_ERNIE, TEXT_WIDTH
 
 CPU = torch.device("cpu")
 GIB = 2**30
@@ -90,31 +100,50 @@ def panda(session: Session) -> GenerationResult:
 # The released sizes, on the meta device
 
 
-@pytest.fixture(scope="module")
-def released() -> dict[str, torch.nn.Module]:
-    return build_on_meta(LONGCAT, byte_level_tokenizer())
-
-
 @pytest.mark.parametrize(
-    ("expected", "component"),
-    [(6_270_668_864, "transformer"), (8_292_166_656, "text_encoder"), (83_819_683, "vae")],
-    ids=MODELS,
+    ("expected", "geometry"),
+    [((6_270_668_864, 8_292_166_656, 83_819_683), LONGCAT), ((8_033_490_048, 3_849_090_048, 84_046_115), ERNIE)],
+    ids=["longcat", "ernie"],
 )
-def test_released_models_have_the_released_parameters(
-    expected: int, component: str, released: dict[str, torch.nn.Module]
-) -> None:
-    parameters = list(released[component].parameters())
-    assert expected == sum(parameter.numel() for parameter in parameters) == LONGCAT.parameters[component]
-    assert {"meta"} == {parameter.device.type for parameter in parameters}
-    assert not released[component].training
+def test_released_models_have_the_released_parameters(expected: tuple[int, ...], geometry: DummyGeometry) -> None:
+    released = build_on_meta(geometry)
+    parameters = {name: list(released[name].parameters()) for name in MODELS}
+    counted = {name: sum(parameter.numel() for parameter in found) for name, found in parameters.items()}
+    assert dict(zip(MODELS, expected, strict=True)) == counted == dict(geometry.parameters)
+    assert {"meta"} == {parameter.device.type for found in parameters.values() for parameter in found}
+    assert [False] * 3 == [released[name].training for name in MODELS]
 
 
-@pytest.mark.parametrize("family", [FAMILIES[name] for name in GEOMETRIES if name in FAMILIES], ids=lambda f: f.name)
+@pytest.mark.parametrize("family", map(FAMILIES.get, GEOMETRIES), ids=GEOMETRIES)
 def test_the_geometry_is_what_the_family_says(family: Family) -> None:
     geometry = geometry_of(family)
+    said = _longcat_geometry if geometry is LONGCAT else _ernie_geometry
+    assert said(geometry) == dict(family.geometry)
+    if geometry is LONGCAT:
+        assert geometry.text_model["hidden_size"] == geometry.vision_model["out_hidden_size"]
+    assert geometry.text_model["hidden_size"] == family.geometry["text_hidden_size"]
+    assert round(family.parameters / 1e9, 3) == round(geometry.parameters["transformer"] / 1e9, 3)
+
+
+def _ernie_geometry(geometry: DummyGeometry) -> dict[str, int]:
+    transformer, vae = geometry.transformer, geometry.vae
+    return {
+        "blocks": transformer["num_layers"],
+        "attention_heads": transformer["num_attention_heads"],
+        "head_dim": transformer["hidden_size"] // transformer["num_attention_heads"],
+        "hidden_size": transformer["hidden_size"],
+        "ffn_hidden_size": transformer["ffn_hidden_size"],
+        "text_hidden_size": transformer["text_in_dim"],
+        "latent_channels": vae["latent_channels"],
+        "vae_scale": 2 ** (len(vae["block_out_channels"]) - 1),
+        "patch": int((transformer["in_channels"] // vae["latent_channels"]) ** 0.5),
+    }
+
+
+def _longcat_geometry(geometry: DummyGeometry) -> dict[str, int]:
     transformer, vae = geometry.transformer, geometry.vae
     heads, head_dim = transformer["num_attention_heads"], transformer["attention_head_dim"]
-    assert dict(family.geometry) == {
+    return {
         "joint_blocks": transformer["num_layers"],
         "single_blocks": transformer["num_single_layers"],
         "attention_heads": heads,
@@ -125,8 +154,6 @@ def test_the_geometry_is_what_the_family_says(family: Family) -> None:
         "vae_scale": 2 ** (len(vae["block_out_channels"]) - 1),
         "patch": int((transformer["in_channels"] // vae["latent_channels"]) ** 0.5),
     }
-    assert geometry.text_model["hidden_size"] == geometry.vision_model["out_hidden_size"]
-    assert round(family.parameters / 1e9, 3) == round(geometry.parameters["transformer"] / 1e9, 3)
 
 
 def test_every_token_has_an_embedding() -> None:
@@ -171,14 +198,14 @@ def test_rotary_frequencies_are_computed_not_drawn(pipe: Any) -> None:
 
 
 def test_a_buffer_without_a_recipe_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    build = dummy._vae
+    build = dummy_longcat._vae
 
     def with_buffer(geometry: Any) -> Any:
         model = build(geometry)
         model.decoder.register_buffer("table", torch.zeros(3))
         return model
 
-    monkeypatch.setattr(dummy, "_vae", with_buffer)
+    monkeypatch.setattr(dummy_longcat, "_vae", with_buffer)
     with pytest.raises(FuseproofError, match="decoder has buffers table, and no recipe to compute them"):
         narrow()
 
@@ -333,3 +360,50 @@ def test_the_reference_backend_gives_the_same_bits(panda: GenerationResult) -> N
     settings = SessionSettings(device="cpu", backend="diffusers")
     with Session.open_dummy(LONGCAT_IMAGE, settings, geometry=NARROW) as reference:
         assert np.array_equal(panda.image, reference.run(REQUEST).image)
+
+
+# ERNIE-Image
+
+
+ERNIE_REQUEST = replace(REQUEST, guidance_scale=4.0, enable_cfg_renorm=False)
+
+
+@pytest.fixture(scope="module")
+def ernie() -> Iterator[Session]:
+    """All 36 narrow blocks in bf16, whose range and roundings the depth has to survive."""
+    settings = SessionSettings(device="cpu", dtype="bfloat16")
+    with Session.open_dummy(ERNIE_IMAGE, settings, geometry=NARROW_ERNIE) as opened:
+        yield opened
+
+
+def test_batch_norm_statistics_are_drawn_in_the_models_dtype() -> None:
+    made = [
+        load_dummy_pipeline(ERNIE_IMAGE, dtype=torch.bfloat16, device=CPU, seed=seed, geometry=NARROW_ERNIE)
+        for seed in (0, 0, 1)
+    ]
+    norms = [pipe.vae.bn for pipe in made]
+    assert {torch.bfloat16} == {tensor.dtype for norm in norms for tensor in (norm.running_mean, norm.running_var)}
+    assert float(norms[0].running_var.min()) >= 1.0
+    assert float(norms[0].running_mean.std()) == pytest.approx(0.1, rel=0.3)
+    assert 0 == int(norms[0].num_batches_tracked)
+    for name in ("running_mean", "running_var"):
+        first, again, other = (getattr(norm, name) for norm in norms)
+        assert torch.equal(first, again)
+        assert not torch.equal(first, other)
+    assert [] == [name for name, tensor in {**values(made[0]), **buffers(made[0])}.items() if tensor.is_meta]
+    assert [] == [name for name, tensor in values(made[0]).items() if not bool(tensor.any())]
+    assert (None, None) == (made[0].pe, made[0].pe_tokenizer)
+
+
+def test_fifty_guided_steps_stay_finite(ernie: Session) -> None:
+    result = ernie.run(replace(ERNIE_REQUEST, num_inference_steps=50, width=16, height=16))
+    assert np.isfinite(result.latents).all()
+    assert 0.05 < result.latents.std() < 8.0
+
+
+@pytest.mark.parametrize("change", [{"seed": 43}, {"prompt": "a bowl of fruit"}], ids=["seed", "prompt"])
+def test_a_dummy_ernie_draws_what_was_asked(change: dict[str, Any], ernie: Session) -> None:
+    request = replace(ERNIE_REQUEST, num_inference_steps=2, width=32, height=32)
+    pictures = [(ernie.run(one).image * 255).round() for one in (request, replace(request, **change))]
+    assert 0.5 < np.mean(pictures[0] != pictures[1])
+    assert min(picture.std() for picture in pictures) > 5

@@ -23,6 +23,7 @@ from fuseproof.pipelines.families import (
     [
         (["longcat-image"], "LongCatImagePipeline"),
         (["longcat-image-edit", "longcat-image-edit-turbo"], "LongCatImageEditPipeline"),
+        (["ernie-image", "ernie-image-turbo"], "ErnieImagePipeline"),
     ],
 )
 def test_a_family_is_recognised_by_its_pipeline_class_and_the_first_is_meant(expected: list[str], name: str) -> None:
@@ -37,6 +38,9 @@ def test_a_family_is_recognised_by_its_pipeline_class_and_the_first_is_meant(exp
         ("longcat-image-edit-turbo", "LongCat-Image-Edit-Turbo"),
         ("longcat-image-edit-turbo", "longcat-image-edit-turbo"),
         ("longcat-image-edit", "LongCat-Image-Edit"),
+        ("ernie-image", "baidu/ERNIE-Image"),
+        ("ernie-image-turbo", "baidu/ERNIE-Image-Turbo"),
+        ("ernie-image-turbo", "ERNIE-Image-Turbo"),
         (None, "LongCat"),
         (None, ""),
         (None, "someone/LongCat-Image-Edit"),
@@ -47,12 +51,13 @@ def test_a_published_model_is_known_by_its_id_its_name_and_ours(expected: str | 
     assert expected == (family.name if family else None)
 
 
-def test_turbo_is_editing_with_other_defaults() -> None:
-    edit, turbo = FAMILIES["longcat-image-edit"], FAMILIES["longcat-image-edit-turbo"]
-    assert ((50, 4.5), (8, 1.0)) == tuple((one.default_steps, one.default_guidance_scale) for one in (edit, turbo))
+@pytest.mark.parametrize(("guidance", "name"), [(4.5, "longcat-image-edit"), (4.0, "ernie-image")])
+def test_a_turbo_is_its_model_with_other_defaults(guidance: float, name: str) -> None:
+    base, turbo = FAMILIES[name], FAMILIES[f"{name}-turbo"]
+    assert ((50, guidance), (8, 1.0)) == tuple((one.default_steps, one.default_guidance_scale) for one in (base, turbo))
     changed = {"name", "title", "model_ids", "default_steps", "default_guidance_scale", "notes"}
-    for field in dataclasses.fields(edit):
-        assert (field.name in changed) == (getattr(edit, field.name) != getattr(turbo, field.name)), field.name
+    for field in dataclasses.fields(base):
+        assert (field.name in changed) == (getattr(base, field.name) != getattr(turbo, field.name)), field.name
 
 
 def test_only_editing_families_have_a_canvas() -> None:

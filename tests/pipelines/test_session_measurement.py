@@ -37,7 +37,7 @@ def opened(pipe: Any, **settings: Any) -> Session:
 def test_a_compilation_inside_a_timed_request_is_a_warning(tiny_longcat_folder: Path) -> None:
     """Dynamo itself traces and counts; its ``eager`` backend needs no compiler."""
     pipe = loaded(tiny_longcat_folder)
-    pipe.transformer.x_embedder.compile(backend="eager", dynamic=False)
+    pipe.transformer.norm_out.compile(backend="eager", dynamic=False)
     try:
         with opened(pipe, fastpaths="off", enable_torch_compile=True) as session:
             session.warm_up(ONE_STEP)

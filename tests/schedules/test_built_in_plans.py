@@ -17,8 +17,25 @@ from fuseproof.pipelines.families import family_of_model_id
 from fuseproof.schedules.plan import PLANS_FOLDER, Plan, built_in_plans, load_plan
 
 LONGCAT = ("longcat-image", "longcat-image-edit", "longcat-image-edit-turbo")
+ERNIE = ("ernie-image", "ernie-image-turbo")
+THREE_MODES = (*ERNIE, *LONGCAT)
 INPUT_IMAGE = PLANS_FOLDER / "assets" / "window-cat.jpg"
+NEON = "A futuristic cyberpunk city at night, neon lights reflecting on wet streets"
 REQUESTS = {
+    "ernie-image": {
+        "--prompt": NEON,
+        "--width": "1024",
+        "--height": "1024",
+        "--num-inference-steps": "50",
+        "--guidance-scale": "4",
+    },
+    "ernie-image-turbo": {
+        "--prompt": NEON,
+        "--width": "1024",
+        "--height": "1024",
+        "--num-inference-steps": "8",
+        "--guidance-scale": "1",
+    },
     "longcat-image": {
         "--prompt": "A red panda reading a book beside a sunlit window.",
         "--width": "1024",
@@ -60,7 +77,9 @@ def flags_of(text: str) -> dict[str, str]:
 
 
 def test_these_plans_come_with_fuseproof() -> None:
-    assert ["embedded", *LONGCAT, "sglang-pr"] == built_in_plans()
+    assert ["embedded", "ernie-image", "ernie-image-compile", "ernie-image-turbo", *LONGCAT, "sglang-pr"] == (
+        built_in_plans()
+    )
 
 
 def test_help_names_them_all() -> None:
@@ -79,7 +98,7 @@ def test_the_arms_of_sglang_pr_differ_in_their_refs_alone() -> None:
     assert {"flux1-dev-default"} == contracts
 
 
-@pytest.mark.parametrize("name", LONGCAT)
+@pytest.mark.parametrize("name", THREE_MODES)
 def test_a_plan_runs_the_published_request_in_three_modes(name: str) -> None:
     plan = load_plan(name)
     assert name == plan.name
@@ -95,7 +114,8 @@ def test_a_plan_runs_the_published_request_in_three_modes(name: str) -> None:
         found = flags_of(cell.flags)
         model = found.pop("--model-path")
         assert contract == cell.contract
-        assert {**REQUESTS[name], **SHARED, **mode, "--enable-prompt-rewrite": "false"} == found
+        rewriting = "--use-pe" if name in ERNIE else "--enable-prompt-rewrite"
+        assert {**REQUESTS[name], **SHARED, **mode, rewriting: "false"} == found
         family = family_of_model_id(model)
         assert family is not None
         assert name == family.name
@@ -103,12 +123,23 @@ def test_a_plan_runs_the_published_request_in_three_modes(name: str) -> None:
         assert family.default_guidance_scale == float(found["--guidance-scale"])
 
 
-@pytest.mark.parametrize("name", ["embedded", *LONGCAT])
+def test_the_plan_against_torch_compile_judges_no_closeness_and_runs_both_published_requests() -> None:
+    plan = load_plan("ernie-image-compile")
+    baseline, candidate = flags_of(plan.arms.baseline.flags), flags_of(plan.arms.candidate.flags)
+    assert {"--fastpaths": "off", "--enable-torch-compile": "true"} == baseline
+    assert {"--fastpaths": "auto", "--enable-breakable-cuda-graph": "true"} == candidate
+    for cell, name in zip(plan.cells, reversed(ERNIE), strict=True):
+        assert "close:psnr>=0" == cell.contract, "the two arms round differently, and neither is wrong"
+        eager = next(one for one in load_plan(name).cells if one.name == "lossless")
+        assert flags_of(eager.flags) == flags_of(cell.flags)
+
+
+@pytest.mark.parametrize("name", ["embedded", "ernie-image-compile", *THREE_MODES])
 def test_a_plan_can_start(name: str) -> None:
     check_plan(load_plan(name))
 
 
-@pytest.mark.parametrize("name", LONGCAT)
+@pytest.mark.parametrize("name", THREE_MODES)
 def test_the_dry_run_lists_every_slot(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -120,7 +151,7 @@ def test_the_dry_run_lists_every_slot(
     for slot in slots:
         images = [word for word in slot["command"] if word.endswith(".jpg")]
         assert all(Path(image).is_file() for image in images)
-        assert (name != "longcat-image") == bool(images)
+        assert ("edit" in name) == bool(images)
 
 
 def test_one_number_of_blocks_on_the_command_line_is_for_every_cell(

@@ -33,9 +33,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from diffusers.models.attention_dispatch import dispatch_attention_fn
 
 from fuseproof.fastpaths.operations import GatedOperation
+from fuseproof.fastpaths.sites.attention import attend
 from fuseproof.fastpaths.sites.longcat_image.linears import Linears
 from fuseproof.fastpaths.sites.longcat_image.modulation import JointModulation, NormModulation
 
@@ -192,16 +192,3 @@ class SingleBlock:
         attended = attend(attention, query, key, value)
         self._parallel.merge(attended, projected, normed)
         stream.normed = stream.add_and_norm(operations, normed, (gate, None), following, following_eps)
-
-
-def attend(attention: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """The model's own attention call: [B, S, H, head_dim] three times -> [B, S, D]."""
-    attended: torch.Tensor = dispatch_attention_fn(
-        query,
-        key,
-        value,
-        attn_mask=None,
-        backend=attention.processor._attention_backend,
-        parallel_config=attention.processor._parallel_config,
-    )
-    return attended.flatten(2, 3).to(query.dtype)

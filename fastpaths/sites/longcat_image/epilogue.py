@@ -34,7 +34,7 @@ from fuseproof.fastpaths.sites.longcat_image.linears import (
     parallel_projections,
     up_projection,
 )
-from fuseproof.fastpaths.sites.longcat_image.packing import linear_into, pack, rows_of
+from fuseproof.fastpaths.sites.packing import linear_into, pack, rows_of
 
 
 class EpilogueLinears(ExactLinears):

@@ -1,12 +1,10 @@
-"""The forms that a transformer's blocks can take: exact, or with approximate matrices, and which one is in force.
+"""The forms that LongCat-Image's blocks can take: exact, or with approximate matrices.
 
-The exact form always exists and is what a thread runs unless told otherwise. An approximate form is made when its site
-is first put in force and kept until the mount ends; it shares everything with the exact one but its matrices.
+An approximate form shares everything with the exact one but its matrices.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +12,13 @@ from typing import Any
 import torch
 
 from fuseproof.fastpaths.gates import Gate
+from fuseproof.fastpaths.sites.forms import FormsInForce
 from fuseproof.fastpaths.sites.longcat_image.blocks import JointBlock, Operations, SingleBlock, Stream
 from fuseproof.fastpaths.sites.longcat_image.epilogue import EpilogueLinears
 from fuseproof.fastpaths.sites.longcat_image.fp8 import Fp8Linears
 from fuseproof.fastpaths.sites.longcat_image.linears import ExactLinears, Linears
 from fuseproof.fastpaths.sites.longcat_image.modulation import Modulations
-from fuseproof.fastpaths.sites.longcat_image.packing import unpack_all
+from fuseproof.fastpaths.sites.packing import unpack_all
 
 EXACT = "exact"
 
@@ -46,13 +45,7 @@ class Form:
         return stream.hidden
 
 
-class Choice(threading.local):
-    """What this thread was told to run; None: what all threads run."""
-
-    form: Form | None = None
-
-
-class Forms:
+class Forms(FormsInForce[Form]):
     """The forms of one transformer, and a choice among them for each thread."""
 
     def __init__(self, transformer: Any, operations: Operations) -> None:
@@ -61,28 +54,11 @@ class Forms:
         linears = ExactLinears(operations.gelu_tanh, operations.attention_mlp_gelu)
         self._packs = linears.packs
         try:
-            self.exact = self._made(EXACT, linears, None)
+            exact = self._made(EXACT, linears, None)
         except BaseException:
             unpack_all(self._packs)
             raise
-        self._everywhere = self.exact
-        self._choice = Choice()
-        self._approximate: dict[str, Form] = {}
-
-    def in_force(self) -> Form:
-        """The form that this thread runs."""
-        return self._choice.form or self._everywhere
-
-    def choose(self, gates: Mapping[str, Gate] | None, *, in_all_threads: bool) -> None:
-        """Put the approximate site of ``gates`` in force, the exact form where there is none.
-
-        For this thread, or for all that were told nothing; None leaves this thread to what all run.
-        """
-        form = None if gates is None else self._form_of(gates)
-        if in_all_threads:
-            self._everywhere = form or self.exact
-        else:
-            self._choice.form = form
+        super().__init__(exact, lambda name, gate: self._made(name, self._linears_of()[name](), gate))
 
     def state(self) -> Hashable:
         """What tells this thread's form, and the memory of its own tensors, from any other."""
@@ -91,18 +67,8 @@ class Forms:
 
     def release(self) -> None:
         """Give every weight memory of its own again, pack by pack. No form can run afterwards."""
-        self._approximate.clear()
-        self._choice = Choice()
-        del self.exact, self._everywhere
+        self.drop()
         unpack_all(self._packs)
-
-    def _form_of(self, gates: Mapping[str, Gate]) -> Form:
-        if not gates:
-            return self.exact
-        ((name, gate),) = gates.items()  # two kinds of matrices cannot be in force at once
-        if name not in self._approximate:
-            self._approximate[name] = self._made(name, self._linears_of()[name](), gate)
-        return self._approximate[name]
 
     def _linears_of(self) -> Mapping[str, Callable[[], Linears]]:
         operations = self._operations

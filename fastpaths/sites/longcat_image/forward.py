@@ -21,12 +21,13 @@ from fuseproof.fastpaths.hoisting import HeldResults, are_countable
 from fuseproof.fastpaths.module_state import Guard
 from fuseproof.fastpaths.operations import signature
 from fuseproof.fastpaths.replacements import Forward
+from fuseproof.fastpaths.sites.forms import run_approximate
 from fuseproof.fastpaths.sites.longcat_image import soundness, steps_ahead
 from fuseproof.fastpaths.sites.longcat_image.blocks import Operations, Stream
 from fuseproof.fastpaths.sites.longcat_image.forms import Form, Forms
 from fuseproof.fastpaths.sites.longcat_image.hoists import CallArguments, CurrentCall, arguments_of
 from fuseproof.fastpaths.sites.longcat_image.modulation import Modulations, ModulationTable
-from fuseproof.fastpaths.sites.longcat_image.packing import is_aligned, linear_into
+from fuseproof.fastpaths.sites.packing import is_aligned, linear_into
 
 
 class RewrittenForward:
@@ -167,24 +168,17 @@ class RewrittenForward:
         """Block ``index`` in an approximate form; at first sight, and where it is rejected, ``exact``."""
         hidden, eps = stream.hidden, self._entry_eps(index + 1)
 
-        compared = False
-
         def approximate() -> torch.Tensor:
             return form.run(stream, index, modulations, eps)
 
         def anew() -> torch.Tensor:
-            nonlocal compared
-            compared = True
             stream.hidden, stream.normed = hidden, None
             result = exact()
             stream.normed = None  # of the exact block; what is returned may be the approximate one's
             return result
 
         assert form.gate is not None
-        result: torch.Tensor = form.gate.run(key, approximate, anew, writes=(hidden,))
-        if not compared:  # it is a rewritten block that ran; where the exact one ran too, its own gate counted the call
-            self._block_gate.calls_fused += 1
-        return result
+        return run_approximate(form.gate, self._block_gate, key, approximate, anew, (hidden,))
 
     def _eager_block(self, stream: Stream, index: int, temb: torch.Tensor) -> torch.Tensor:
         """diffusers' own block on the stream's two halves, joined again: [B, S, D]."""

@@ -14,16 +14,14 @@ twice the rate.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from fuseproof.fastpaths.kernels import row_quantize
-from fuseproof.fastpaths.matmuls import fp8_linear
-from fuseproof.fastpaths.matmuls.fp8_linear import Rows
+from fuseproof.fastpaths.sites.fp8_matrix import Fp8Matrices, Fp8Matrix, quantized
 from fuseproof.fastpaths.sites.longcat_image.linears import (
     ParallelMatrices,
     Projected,
@@ -32,81 +30,23 @@ from fuseproof.fastpaths.sites.longcat_image.linears import (
     parallel_projections,
     up_projection,
 )
-from fuseproof.fastpaths.sites.longcat_image.packing import pack, rows_of
 
 
-class Fp8Linears:
+class Fp8Linears(Fp8Matrices):
     """Makes FP8 matrices, and keeps them in step with the weights they were made from."""
-
-    def __init__(self) -> None:
-        self._matrices: list[Fp8Matrix] = []
 
     def streams(self, image: Sequence[nn.Linear], text: Sequence[nn.Linear]) -> StreamMatrices:
         """Each stream's linears as one packed matrix."""
-        return Fp8Streams(self._matrix(image), self._matrix(text))
+        return Fp8Streams(self.matrix(image), self.matrix(text))
 
     def feed_forward(self, image: Any, text: Any) -> StreamMatrices:
         """Up; GELU and quantisation in one pass; down."""
         parts = (up_projection(image), up_projection(text), down_projection(image), down_projection(text))
-        return Fp8FeedForward(*(self._matrix([part]) for part in parts))
+        return Fp8FeedForward(*(self.matrix([part]) for part in parts))
 
     def parallel(self, block: Any) -> ParallelMatrices:
         """One packed projection; the output matrix reads one quantised row of attention and activated MLP."""
-        return Fp8Parallel(self._matrix(parallel_projections(block)), self._matrix([block.proj_out]))
-
-    def refresh(self) -> None:
-        """Quantise again what was written since."""
-        for matrix in self._matrices:
-            matrix.refresh()
-
-    def state(self) -> Hashable:
-        """Where the quantised weights lie."""
-        return tuple(matrix.address() for matrix in self._matrices)
-
-    def _matrix(self, linears: Sequence[nn.Linear]) -> Fp8Matrix:
-        matrix = Fp8Matrix(linears)
-        self._matrices.append(matrix)
-        return matrix
-
-
-class Fp8Matrix:
-    """Linears of one input as one quantised matrix [N, K], with their own bf16 biases."""
-
-    def __init__(self, linears: Sequence[nn.Linear]) -> None:
-        self._packed = pack(linears)
-        self.outputs = self._packed.weight.shape[0]
-        self._written = self._writes()
-        self._values, self._scale = fp8_linear.quantized_weight(self._packed.weight)
-
-    def refresh(self) -> None:
-        """Quantise again, into the same memory, if a weight was written to since."""
-        written = self._writes()
-        if written == self._written:
-            return
-        values, scale = fp8_linear.quantized_weight(self._packed.weight)
-        self._values.copy_(values)
-        self._scale.copy_(scale)
-        self._written = written
-
-    def address(self) -> Hashable:
-        """Where the quantised weight lies."""
-        return self._values.data_ptr(), self._scale.data_ptr()
-
-    def of(self, rows: Rows) -> torch.Tensor:
-        """[M, N] bf16 from quantised rows [M, K]."""
-        return fp8_linear.fused(*rows, self._values, self._scale, self._packed.bias)
-
-    def into(self, rows: Rows, out: torch.Tensor) -> None:
-        """``out`` [B, S, N] from quantised rows [B * S, K], without a copy where ``out`` is plain rows."""
-        out_rows = rows_of(out)
-        if out_rows is None or not out_rows.is_contiguous():
-            out.copy_(self.of(rows).view(out.shape))
-        else:
-            fp8_linear.fused(*rows, self._values, self._scale, self._packed.bias, out=out_rows)
-
-    def _writes(self) -> tuple[int, ...]:
-        """Writes that torch has counted; it counts none for tensors of inference mode."""
-        return tuple(-1 if weight.is_inference() else weight._version for weight in self._packed.weights)
+        return Fp8Parallel(self.matrix(parallel_projections(block)), self.matrix([block.proj_out]))
 
 
 @dataclass(frozen=True)
@@ -153,12 +93,6 @@ class Fp8Parallel:
     def merge(self, attended: torch.Tensor, projected: Projected, out: torch.Tensor) -> None:
         """Attention and activated MLP become one quantised row, which the output matrix reads."""
         self.proj_out.into(quantized(attended, projected.mlp), out)
-
-
-def quantized(x: torch.Tensor | None, mlp: torch.Tensor | None = None) -> Rows:
-    """The rows of ``x`` [B, S, A], then gelu_tanh of ``mlp`` [B, S, N], as one e4m3 row [A + N] and its scale each."""
-    values, scale = row_quantize.fused(x, mlp)
-    return Rows(values.view(-1, values.shape[2]), scale.view(-1, 1))
 
 
 def _feed_forward(up: Fp8Matrix, down: Fp8Matrix, x: torch.Tensor, out: torch.Tensor) -> None:

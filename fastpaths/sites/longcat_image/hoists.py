@@ -45,12 +45,10 @@ from fuseproof.fastpaths.hoisting import HeldResults, are_countable
 from fuseproof.fastpaths.module_state import Guard
 from fuseproof.fastpaths.numerics import numerics_of
 from fuseproof.fastpaths.replacements import Forward, is_replaced
+from fuseproof.fastpaths.sites.held_values import UNTRACKED, held_value
 
 TRANSFORMER_CLASS = "LongCatImageTransformer2DModel"
-FIRST = "computed for the first time: nothing was held that could be reused"
-NEW_INPUTS = "its inputs were new tensors each time, so nothing held could be reused"
 OUTSIDE = "called by other code than the transformer's own forward"
-UNTRACKED = "writes to what it is computed from cannot be tracked, as under inference_mode"
 
 
 class CurrentCall(threading.local):
@@ -169,13 +167,7 @@ def hoisted_forward(hoist: Hoist, call: CurrentCall, gate: Gate, held: HeldResul
         if sources is None or cause is not None:
             return gate.run_eager(lambda: eager(*args, **kwargs), cause or UNTRACKED)
         key = (hoist.name, call.numerics, *(_signature(argument) for argument in (*args, *kwargs.values())))
-        entry = held.find(key, sources)
-        if entry is not None:
-            return gate.run(key, lambda: entry.result, lambda: eager(*args, **kwargs))
-        result = gate.run_eager(lambda: eager(*args, **kwargs), NEW_INPUTS if held.knows(key) else FIRST)
-        gate.decide(key, result, lambda: eager(*args, **kwargs))
-        held.hold(key, sources, result)
-        return result
+        return held_value(gate, held, key, sources, lambda: eager(*args, **kwargs))
 
     return forward
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from fuseproof.fastpaths.operations import GatedOperation
-from fuseproof.fastpaths.sites.longcat_image.packing import PackedLinear, linear_into, pack
+from fuseproof.fastpaths.sites.packing import PackedLinear, linear_into, pack
 
 
 class StreamMatrices(Protocol):

@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch import nn
 
-from fuseproof.fastpaths.replacements import Replacement, runs_its_own
+from fuseproof.fastpaths.sites.plain_modules import hook_reason, is_hooked, weights_reason
 
-BLOCK_DTYPES = (torch.bfloat16, torch.float32)
 AROUND_THE_BLOCKS = ("norm_out", "x_embedder", "proj_out")
 """Modules that the rewrite reads the weights of while they are plain, and calls where somebody has hooked them."""
 PROCESSOR = "LongCatImageAttnProcessor"
@@ -43,24 +41,7 @@ def reject_reason(transformer: Any) -> str | None:
         reason = _module_reason(name, module)
         if reason is not None:
             return reason
-    devices = {parameter.device for parameter in transformer.parameters()}
-    if len(devices) != 1 or "meta" in {device.type for device in devices}:
-        return f"weights are on {', '.join(sorted(map(str, devices)))}; the rewritten blocks need one device"
-    dtypes = {parameter.dtype for parameter in transformer.parameters()}
-    if len(dtypes) != 1 or not dtypes <= set(BLOCK_DTYPES):
-        seen = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
-        return f"weights are {seen}; the rewritten blocks need bfloat16 or float32 throughout"
-    return _products_reason(dtypes.pop(), devices.pop())
-
-
-def _products_reason(dtype: torch.dtype, device: torch.device) -> str | None:
-    """Seen on an H200 (torch 2.11): which tile the library takes for a wider fp32 matrix changes the order of a sum."""
-    if device.type == "cuda" and dtype != torch.bfloat16:
-        return (
-            f"weights are {str(dtype).removeprefix('torch.')}; on CUDA, float32 products of packed weights have other "
-            "bits, so the rewritten blocks need bfloat16 there"
-        )
-    return None
+    return weights_reason(transformer)
 
 
 def plain(transformer: Any) -> frozenset[str]:
@@ -74,11 +55,6 @@ def modules_around(transformer: Any) -> Iterator[nn.Module]:
     """Every module of :data:`AROUND_THE_BLOCKS`: hooks on these are heard, whenever they come."""
     for name in AROUND_THE_BLOCKS:
         yield from getattr(transformer, name).modules()
-
-
-def is_hooked(module: nn.Module) -> bool:
-    """Whether calling the module does anything besides its class's own forward."""
-    return bool(not runs_its_own(module) or module._forward_hooks or module._forward_pre_hooks)
 
 
 def rewritten_modules(transformer: Any) -> Iterator[tuple[str, nn.Module]]:
@@ -105,9 +81,7 @@ def _is_around(name: str) -> bool:
 def _module_reason(name: str, module: Any) -> str | None:
     kind = type(module).__name__
     if is_hooked(module) and not _is_around(name):
-        is_own = isinstance(vars(module).get("forward"), Replacement)
-        what = "a fast path of your own" if is_own else "a hook or another forward"
-        return f"{name} has {what}, which the rewritten blocks would pass by"
+        return hook_reason(name, module)
     if module.training and kind == "Dropout":
         return f"{name} is in training mode"
     if kind == "LongCatImageAttention":

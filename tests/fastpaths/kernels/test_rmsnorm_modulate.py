@@ -80,8 +80,10 @@ def test_with_torchs_own_sum_every_bit_is_the_references_here_too(case):
 
 def other_orders():
     """Rows whose result differs in another order of the same sum."""
-    x = normal(5, 1, 4000, 128)
-    weight, zero = torch.ones(128).bfloat16(), torch.zeros(1, 128).bfloat16()
+    generator = torch.Generator().manual_seed(1)
+    sizes = torch.exp2(torch.randint(-4, 12, (1, 12000, 640), generator=generator).float())
+    x = (torch.randn(1, 12000, 640, generator=generator) * sizes).bfloat16()
+    weight, zero = torch.ones(640).bfloat16(), torch.zeros(1, 640).bfloat16()
     return x, weight, zero
 
 
@@ -92,10 +94,10 @@ def test_the_order_of_the_sum_shows_in_the_bits(order):
     assert len(differs) > 100
     wanted, other = modulated(x, weight, zero, zero), modulated(x, weight, zero, zero, **order)
     telling = (bits(wanted) != bits(other)).any(-1)[0].nonzero()[:, 0]
-    few = torch.cat([telling[:2], torch.arange(14)])
+    assert len(telling) >= 2
+    few = telling[torch.arange(16) % len(telling)]
     actual = rmsnorm_modulate.fused(x[:, few], weight, zero, zero, EPS)
     assert torch.equal(bits(wanted[:, few]), bits(actual))
-    assert len(telling) > 0
     assert not torch.equal(bits(other[:, few]), bits(actual))
 
 
@@ -129,7 +131,7 @@ def test_a_kernel_that_rounds_once_is_rejected_at_first_sight():
     for _ in range(2):
         assert torch.equal(bits(wanted), bits(GatedOperation("rmsnorm_modulate", SinglePass, gate)(*given)))
     (rejection,) = gate.rejections.values()
-    assert rejection.reason.startswith("not bit-exact at first sight")
+    assert rejection.reason.startswith("not bit-exact: 30.")
     assert (0, 2) == (gate.calls_fused, gate.calls_eager)
 
 

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from fuseproof.fastpaths import mount
-from fuseproof.fastpaths.sites import longcat_image
-from fuseproof.fastpaths.sites.longcat_image import packing
+from fuseproof.fastpaths.sites import longcat_image, packing
 from tests.fastpaths.small_model import forwards, small_pipe
 
 

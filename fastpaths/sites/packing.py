@@ -22,19 +22,20 @@ ALIGNMENT_BYTES = 256
 
 @dataclass(frozen=True)
 class PackedLinear:
-    """``weight`` [outputs, inputs] and ``bias`` [outputs] of several linears, in order; ``weights`` are their own.
+    """``weight`` [outputs, inputs] and ``bias`` [outputs], or None, of several linears, in order.
 
-    ``moved`` are the parameters that became views of these buffers.
+    ``weights`` are their own; ``moved`` are the parameters that became views of these buffers.
     """
 
     weight: torch.Tensor
-    bias: torch.Tensor
+    bias: torch.Tensor | None
     weights: tuple[nn.Parameter, ...]
     moved: tuple[nn.Parameter, ...] = ()
 
     def unpack(self) -> None:
         """Give every parameter that was moved here memory of its own again, where it still lies here."""
-        buffers = {buffer.untyped_storage().data_ptr() for buffer in (self.weight, self.bias)}
+        present = (buffer for buffer in (self.weight, self.bias) if buffer is not None)
+        buffers = {buffer.untyped_storage().data_ptr() for buffer in present}
         with torch.inference_mode(False), torch.no_grad():
             for parameter in self.moved:
                 if parameter.untyped_storage().data_ptr() in buffers:
@@ -47,13 +48,16 @@ def pack(linears: Sequence[nn.Linear]) -> PackedLinear:
     What moved parameters leave behind goes back to the device at once: no request could use memory in such pieces, and
     packing never needs more than one block's worth.
     """
-    weights, biases = tuple(linear.weight for linear in linears), tuple(linear.bias for linear in linears)
+    weights = tuple(linear.weight for linear in linears)
+    biases = tuple(linear.bias for linear in linears if linear.bias is not None)
+    if biases and len(biases) != len(weights):
+        raise ValueError("some of these linears have a bias and some have none; they cannot be packed together")
     moved = tuple(
-        parameter for together in (weights, biases) if not _lie_in_one_buffer(together) for parameter in together
+        parameter for together in (weights, biases) if together and not _lie_in_one_buffer(together) for parameter in together
     )
     # Under inference mode the buffers, and with them the weights, would lose their count of writes.
     with torch.inference_mode(False), torch.no_grad():
-        packed = PackedLinear(_side_by_side(weights), _side_by_side(biases), weights, moved)
+        packed = PackedLinear(_side_by_side(weights), _side_by_side(biases) if biases else None, weights, moved)
     if moved and packed.weight.is_cuda:
         torch.cuda.empty_cache()
     return packed
@@ -70,14 +74,16 @@ def unpack_all(packs: list[PackedLinear]) -> None:
             torch.cuda.empty_cache()
 
 
-def linear_into(weight: torch.Tensor, bias: torch.Tensor, x: torch.Tensor, out: torch.Tensor) -> None:
+def linear_into(weight: torch.Tensor, bias: torch.Tensor | None, x: torch.Tensor, out: torch.Tensor) -> None:
     """``out`` = ``F.linear(x, weight, bias)``, [B, S, N] from [B, S, K], without a copy where both are plain rows.
 
-    The library call is the one that ``F.linear`` makes on contiguous input: addmm with the bias as its epilogue.
+    The library call is the one that ``F.linear`` makes on contiguous input: addmm with the bias as its epilogue, or mm.
     """
     x_rows, out_rows = rows_of(x), rows_of(out)
     if x_rows is None or out_rows is None or not out_rows.is_contiguous():
         out.copy_(F.linear(x.contiguous(), weight, bias))
+    elif bias is None:
+        torch.mm(x_rows, weight.t(), out=out_rows)
     else:
         torch.addmm(bias, x_rows, weight.t(), out=out_rows)
 

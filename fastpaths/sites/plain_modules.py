@@ -1,0 +1,44 @@
+"""What every rewrite of blocks asks of modules and weights when it is mounted."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from fuseproof.fastpaths.replacements import Replacement, runs_its_own
+
+BLOCK_DTYPES = (torch.bfloat16, torch.float32)
+
+
+def is_hooked(module: nn.Module) -> bool:
+    """Whether calling the module does anything besides its class's own forward."""
+    return bool(not runs_its_own(module) or module._forward_hooks or module._forward_pre_hooks)
+
+
+def hook_reason(name: str, module: nn.Module) -> str:
+    """What is on a hooked module, for a rewrite that would pass it by."""
+    is_own = isinstance(vars(module).get("forward"), Replacement)
+    what = "a fast path of your own" if is_own else "a hook or another forward"
+    return f"{name} has {what}, which the rewritten blocks would pass by"
+
+
+def weights_reason(transformer: nn.Module) -> str | None:
+    """Why weights of this device and dtype cannot be used by rewritten blocks; None if they can."""
+    devices = {parameter.device for parameter in transformer.parameters()}
+    if len(devices) != 1 or "meta" in {device.type for device in devices}:
+        return f"weights are on {', '.join(sorted(map(str, devices)))}; the rewritten blocks need one device"
+    dtypes = {parameter.dtype for parameter in transformer.parameters()}
+    if len(dtypes) != 1 or not dtypes <= set(BLOCK_DTYPES):
+        seen = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
+        return f"weights are {seen}; the rewritten blocks need bfloat16 or float32 throughout"
+    return _products_reason(dtypes.pop(), devices.pop())
+
+
+def _products_reason(dtype: torch.dtype, device: torch.device) -> str | None:
+    """Seen on an H200 (torch 2.11): which tile the library takes for a wider fp32 matrix changes the order of a sum."""
+    if device.type == "cuda" and dtype != torch.bfloat16:
+        return (
+            f"weights are {str(dtype).removeprefix('torch.')}; on CUDA, float32 products of packed weights have other "
+            "bits, so the rewritten blocks need bfloat16 there"
+        )
+    return None
