@@ -166,11 +166,13 @@ def read_guide(room: Path = ROOM) -> Guide:
         family = _family(tree, Path(file).parent.name)
         if family is not None:
             families.append(family)
+    of_kernels: dict[str, tuple[str, ...]] = {}
     for family in families:
         for site, kernels in {**family.kernels, **{name: (name,) for name in family.approximate}}.items():
             known = tuple(kernel for kernel in kernels if kernel in contracts)
-            if known:
-                sites[site] = known
+            if known:  # families may share a site's name, and bring kernels of their own to it
+                of_kernels[site] = tuple(dict.fromkeys((*of_kernels.get(site, ()), *known)))
+    sites |= of_kernels
     return Guide(contracts, sites, tuple(families))
 
 

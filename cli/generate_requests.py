@@ -144,7 +144,10 @@ def _warmed_prompts(
         return (replace(requests[0], prompt=WARMUP_SYNTHETIC_PROMPT, fixed_prompt=None),)
     if family.text_tokens is not None:
         return requests[:1]
-    return tuple({request.prompt_for_model: request for request in reversed(requests)}.values())[::-1]
+    by_text: dict[str, GenerationRequest] = {}
+    for request in requests:
+        by_text.setdefault(request.prompt_for_model, request)
+    return tuple(by_text.values())
 
 
 def request_warnings(

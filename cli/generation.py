@@ -77,9 +77,10 @@ def prepare(options: GenerateOptions) -> Job:
     is_dummy = options.load_format == "dummy"
     if not is_dummy:
         refuse_ids_of_later_families(options.model_path)
-    promised = family_of_dummy(options.model_path) if is_dummy else expected_family(options)
-    if promised is not None:
-        edit_inputs.refuse_image_count(options, promised)
+    if any("://" in source for source in options.image_path):
+        promised = family_of_dummy(options.model_path) if is_dummy else expected_family(options)
+        if promised is not None:
+            edit_inputs.refuse_image_count(options, promised)  # before anything is fetched
     images = tuple(read_image_input(source) for source in options.image_path)
     family, model, checkpoint = _dummy_model(options) if is_dummy else _found_model(options, prompts, images)
     canvas = _canvas(options, family, images, checkpoint)

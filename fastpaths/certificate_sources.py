@@ -2,8 +2,8 @@
 
 The names are worked out here from the sites, never taken from a certificate, so no path in one is ever read.
 
-- A built-in site with kernels: their files, and those of its family (``sites/<family>/*.py``), each with every file of
-  ``kernels/`` that it imports. A site without a kernel: all of ``fastpaths/``.
+- A built-in site with kernels: their files, those of every family that has it (``sites/<family>/*.py``) and what families
+  share (``sites/*.py``), each with every file of ``kernels/`` that it imports. A site without a kernel: all of ``fastpaths/``.
 - A site of one's own: the file that defines it, every module loaded from elsewhere than the standard library and
   site-packages, and all of ``fastpaths/``. A module is read once it is loaded: one that is imported inside a function,
   later, makes the certificate fail to hold rather than slip through. Not covered: packages in site-packages besides
@@ -64,18 +64,20 @@ class Sources:
 
 
 def built_in_names(site: str) -> tuple[str, ...] | None:
-    """The files of this room that decide a built-in ``site``; None for any other name."""
-    for module_name in FAMILIES.values():
-        family = importlib.import_module(module_name)
-        if site in family.SITES:
-            kernels = kernels_of_site(family).get(site)
-            if kernels is None:
-                return (WHOLE_ROOM,)
-            files = [f"kernels/{kernel}.py" for kernel in kernels]
-            folder = Path(str(family.__file__)).parent
-            files += [f"sites/{path.relative_to(folder.parent).as_posix()}" for path in folder.rglob("*.py")]
-            return tuple(sorted(set(files)))
-    return None
+    """The files of this room that decide a built-in ``site``, in whichever family has it; None for any other name."""
+    families = [importlib.import_module(name) for name in FAMILIES.values()]
+    having = [family for family in families if site in family.SITES]
+    kernels = [kernels_of_site(family).get(site) for family in having]
+    if not having:
+        return None
+    if None in kernels:
+        return (WHOLE_ROOM,)
+    files = {f"kernels/{kernel}.py" for several in kernels for kernel in several or ()}
+    for family in having:
+        folder = Path(str(family.__file__)).parent
+        shared = folder.parent.glob("*.py")
+        files |= {f"sites/{path.relative_to(folder.parent).as_posix()}" for path in (*folder.rglob("*.py"), *shared)}
+    return tuple(sorted(files))
 
 
 def own_hashes(user_files: Iterable[Path]) -> dict[str, str]:

@@ -13,14 +13,19 @@ LARGEST_PERCENT = 1.0
 beside a result of 0, the last place of another tanh is thousands of ulp."""
 SUMS = "a CPU adds up a row in another order than the card, whose order this kernel follows"
 TANH = "a CPU's tanh differs from the card's in its last places, which shows most where the result is near 0"
+ERF = "a CPU's erf differs from the card's in its last places, which shows most where the result is near 0"
 EXP = "a CPU adds up a group in another order, and takes another exp, than the card whose results this kernel follows"
 DIVISION = "a CPU divides where a card multiplies by the reciprocal, as this kernel does"
 CAUSE_OF_KERNEL = {
     "layernorm_modulate": SUMS,
     "gated_residual_layernorm_modulate": SUMS,
     "qk_norm_rope": SUMS,
+    "qk_norm_rotate_half": SUMS,
+    "rmsnorm_modulate": SUMS,
+    "gated_residual_rmsnorm_modulate": SUMS,
     "guidance_step": SUMS,
     "gelu_tanh": TANH,
+    "geglu": ERF,
     "attention_mlp_gelu": TANH,
     "row_quantize": TANH,
     "group_norm_silu": EXP,

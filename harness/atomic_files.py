@@ -16,6 +16,8 @@ SPECIAL_KINDS = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
+UNFINISHED_FILES = ".fuseproof-*.tmp"
+"""As :func:`temporary_beside` names what has not got its own name yet."""
 STANDARD_STREAMS = ("standard input", "standard output", "standard error")
 """By descriptor."""
 

@@ -41,6 +41,18 @@ def download_snapshot(repository: str, revision: str | None) -> Snapshot:
     return fetch_snapshot(_located(repository, revision, None))
 
 
+def cached_snapshot(repository: str) -> Snapshot | None:
+    """What the hub's own cache has of ``repository`` at its default branch; None where that is nothing. No network."""
+    import huggingface_hub
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        folder = Path(huggingface_hub.snapshot_download(repository, local_files_only=True))
+    except LocalEntryNotFoundError:
+        return None
+    return Snapshot(folder, folder.name)
+
+
 @dataclass(frozen=True)
 class NeededFiles:
     """What loading needs of a repository, at which commit, in which cache (None is the hub's own)."""

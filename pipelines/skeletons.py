@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from fuseproof.errors import FuseproofError
+from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.pipelines.checkpoints import Checkpoint, check_checkpoint
 from fuseproof.pipelines.dummy import build_on_meta
 from fuseproof.pipelines.dummy_geometry import geometry_of
 from fuseproof.pipelines.embedded import PREFIX, resolve_model
 from fuseproof.pipelines.families import FAMILIES, Family
+from fuseproof.pipelines.hub import cached_snapshot, is_repository_id
 from fuseproof.pipelines.libraries import silence_libraries
 
 COMPONENTS = ("transformer", "vae")
@@ -38,14 +40,15 @@ class Skeleton:
 def skeleton_of(name: str) -> Skeleton:
     """``name`` is a family or its published id (the released geometry), ``embedded:FAMILY``, or a model folder.
 
-    Nothing is downloaded and no weight is read. Raises :class:`UsageError` for an unknown name.
+    Another owner/name is looked up in the hub's own cache. Nothing is downloaded and no weight is read. Raises
+    :class:`FuseproofError` for an unknown name, :class:`UsageError` for one that would have to be fetched.
     """
     silence_libraries()
     family = released_family(name)
     if family is not None:
         models: Mapping[str, Any] = build_on_meta(geometry_of(family))
         return Skeleton(name, family, models["transformer"], models["vae"], None)
-    checkpoint = check_checkpoint(resolve_model(name, None).folder)
+    checkpoint = check_checkpoint(_folder_of(name))
     transformer, vae = (_from_config(checkpoint, component) for component in COMPONENTS)
     return Skeleton(name, checkpoint.family, transformer, vae, checkpoint)
 
@@ -53,6 +56,18 @@ def skeleton_of(name: str) -> Skeleton:
 def released_family(name: str) -> Family | None:
     """The family that ``name`` stands for by its own or a published name."""
     return next((family for family in FAMILIES.values() if name in (family.name, *family.model_ids)), None)
+
+
+def _folder_of(name: str) -> Path:
+    if not is_repository_id(name) or Path(name).expanduser().exists():
+        return resolve_model(name, None).folder
+    snapshot = cached_snapshot(name)
+    if snapshot is None:
+        raise UsageError(
+            f"{name} is not in this machine's hub cache, and nothing is downloaded to answer this.",
+            next_step="Name a family or its published id, or fetch the model first: generate --model-path does.",
+        )
+    return snapshot.folder
 
 
 def _from_config(checkpoint: Checkpoint, component: str) -> Any:

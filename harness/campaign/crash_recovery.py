@@ -11,14 +11,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from fuseproof.harness.atomic_files import UNFINISHED_FILES
 from fuseproof.harness.campaign.folder import RESULT_FILE, Campaign
 from fuseproof.harness.campaign.records import SlotRecord
 from fuseproof.schedules.order import PlannedSlot, timed_slots, warmup_slots
 
 CAUSE = "the campaign ended without a word before this slot was recorded"
-UNFINISHED_FILES = ".fuseproof-*.tmp"
-"""As ``atomic_files.temporary_beside`` names them."""
-
 _FOLDER_NAME = re.compile(r"(?P<block>\d+)(?:\.(?P<attempt>\d+))?-\d+-[A-H]")
 
 

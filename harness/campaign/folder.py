@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 
 from fuseproof import __version__
 from fuseproof.errors import FuseproofError, UsageError
-from fuseproof.harness.atomic_files import write_text_atomically
+from fuseproof.harness.atomic_files import UNFINISHED_FILES, write_text_atomically
 from fuseproof.harness.campaign.arm_lineage import ArmLineage, lineage_from
 from fuseproof.harness.campaign.arm_places import ArmPlace
 from fuseproof.harness.campaign.inputs import InputFile, keep_inputs
@@ -137,6 +137,8 @@ class Campaign:
         refuse_used_folder(directory)
         try:
             directory.mkdir(parents=True, exist_ok=True)
+            for unfinished in directory.glob(UNFINISHED_FILES):
+                unfinished.unlink(missing_ok=True)
         except OSError as error:
             raise FuseproofError(
                 f"The campaign folder {directory} cannot be made: {error.strerror or error}.",
@@ -367,9 +369,12 @@ def _missing_slot(entry: Mapping[str, Any], result: Path, source: str) -> SlotRe
 
 
 def refuse_used_folder(directory: Path) -> None:
-    """Raise :class:`UsageError` unless ``directory`` is missing or an empty folder."""
+    """Raise :class:`UsageError` unless ``directory`` is missing or an empty folder.
+
+    A file that a killed campaign had begun and not named yet is nothing: a new campaign removes it.
+    """
     try:
-        is_used = directory.exists() and (not directory.is_dir() or any(directory.iterdir()))
+        is_used = directory.exists() and (not directory.is_dir() or any(map(_is_of_somebody, directory.iterdir())))
     except OSError as error:
         raise FuseproofError(f"The campaign folder {directory} cannot be read: {error.strerror or error}.") from error
     if not is_used:
@@ -379,6 +384,10 @@ def refuse_used_folder(directory: Path) -> None:
         f"The campaign folder {directory} {what}; a campaign needs a new or empty folder.",
         next_step=f"Choose another folder with --output, or go on with --resume {directory}.",
     )
+
+
+def _is_of_somebody(path: Path) -> bool:
+    return not path.match(UNFINISHED_FILES)
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:

@@ -115,3 +115,11 @@ def test_doctor_predicts_the_same(capsys: pytest.CaptureFixture[str]) -> None:
 def test_doctor_without_a_model_says_nothing_of_fast_paths(capsys: pytest.CaptureFixture[str]) -> None:
     main(["doctor", "--json"])
     assert "fastpaths" not in {*json.loads(capsys.readouterr().out)}
+
+
+def test_a_model_of_the_hub_is_never_fetched_to_answer(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert 2 == main(["fastpaths", "list", "--model", "somebody/LongCat-mine"])
+    assert "somebody/LongCat-mine is not in this machine's hub cache, and nothing is" in capsys.readouterr().err

@@ -113,8 +113,8 @@ def test_one_text_for_each_prompt(real_models: Desk) -> None:
             ["--model-path=baidu/ERNIE-Image", "--enable-cfg-renorm"],
         ),
         (
-            "ERNIE-Image cannot make width 1000: it must be a multiple of 16 from 16 to 4096, and the nearest are 992 and "
-            "1008",
+            "ERNIE-Image cannot make width 1000: it must be a multiple of 16 from 16 to 4096, and the nearest are 992 "
+            "and 1008",
             "Use --width 1008.",
             ["--model-path=baidu/ERNIE-Image", "--width=1000"],
         ),

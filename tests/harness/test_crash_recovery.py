@@ -64,3 +64,11 @@ def test_files_that_never_got_their_name_go(tmp_path: Path) -> None:
     recover(found)
     assert [False, False] == [path.exists() for path in half]
     assert (slot / "arm.tmp").exists()
+
+
+def test_a_folder_with_nothing_but_an_unnamed_file_is_free_again(tmp_path: Path) -> None:
+    half = tmp_path / "c" / ".fuseproof-123-0a0b.tmp"
+    half.parent.mkdir()
+    half.write_text('{"schema"')
+    campaign(tmp_path / "c")
+    assert not half.exists()

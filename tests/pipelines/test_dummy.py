@@ -114,7 +114,7 @@ def test_released_models_have_the_released_parameters(expected: tuple[int, ...],
     assert [False] * 3 == [released[name].training for name in MODELS]
 
 
-@pytest.mark.parametrize("family", map(FAMILIES.get, GEOMETRIES), ids=GEOMETRIES)
+@pytest.mark.parametrize("family", [FAMILIES[name] for name in GEOMETRIES], ids=list(GEOMETRIES))
 def test_the_geometry_is_what_the_family_says(family: Family) -> None:
     geometry = geometry_of(family)
     said = _longcat_geometry if geometry is LONGCAT else _ernie_geometry

@@ -1,4 +1,4 @@
-"""The small ERNIE-Image checkpoints: real layout, the same bytes every time, and pictures that depend on the request."""
+"""The small ERNIE-Image checkpoints: real layout, the same bytes each time, pictures that depend on the request."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_checkpoint_without_its_enhancer_refuses_it_in_one_sentence(
 ) -> None:
     for path in turbo_folder.iterdir():
         (tmp_path / path.name).symlink_to(path)
-    index = json.loads((turbo_folder / "model_index.json").read_text()) | dict.fromkeys(emptied, [None, None])
+    index = json.loads((turbo_folder / "model_index.json").read_text()) | {name: [None, None] for name in emptied}
     (tmp_path / "model_index.json").unlink()
     (tmp_path / "model_index.json").write_text(json.dumps(index))
     checkpoint = check_checkpoint(tmp_path)
