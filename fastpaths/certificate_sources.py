@@ -2,8 +2,9 @@
 
 The names are worked out here from the sites, never taken from a certificate, so no path in one is ever read.
 
-- A built-in site with kernels: their files, those of every family that has it (``sites/<family>/*.py``) and what families
-  share (``sites/*.py``), each with every file of ``kernels/`` that it imports. A site without a kernel: all of ``fastpaths/``.
+- A built-in site with kernels: their files, those of every family that has it (``sites/<family>/*.py``) and what
+  families share (``sites/*.py``), each with every file of ``kernels/`` that it imports. A site without a kernel: all of
+  ``fastpaths/``.
 - A site of one's own: the file that defines it, every module loaded from elsewhere than the standard library and
   site-packages, and all of ``fastpaths/``. A module is read once it is loaded: one that is imported inside a function,
   later, makes the certificate fail to hold rather than slip through. Not covered: packages in site-packages besides

@@ -10,6 +10,7 @@ FAMILIES = {
     "LongCatImageTransformer2DModel": "fuseproof.fastpaths.sites.longcat_image",
     "ErnieImageTransformer2DModel": "fuseproof.fastpaths.sites.ernie_image",
     "AutoencoderKL": "fuseproof.fastpaths.sites.autoencoder_kl",
+    "AutoencoderKLFlux2": "fuseproof.fastpaths.sites.autoencoder_kl",
 }
 
 

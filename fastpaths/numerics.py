@@ -12,7 +12,9 @@ FLOAT32_BACKENDS = (("cuda", "matmul"), ("mkldnn", "matmul"), ("cudnn", "conv"))
 
 
 def numerics_of(device: torch.device) -> Hashable:
-    """What a decision about modules on ``device`` depends on besides their arguments."""
+    """What a decision about modules on ``device`` depends on besides their arguments; None where nothing computes."""
+    if device.type == "meta":
+        return None
     from diffusers.models.attention_dispatch import _AttentionBackendRegistry
 
     cuda = torch.backends.cuda

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
 import torch
+
+from fuseproof.fastpaths.replacements import Forward, Replacement
 
 META = torch.device("meta")
 LONGCAT, ERNIE = "LongCatImageTransformer2DModel", "ErnieImageTransformer2DModel"
@@ -35,6 +38,24 @@ def forward_inputs(
     return make(transformer.config, batch, text_rows, image_rows, dtype)
 
 
+@contextmanager
+def runnable_on_meta(transformer: Any) -> Iterator[None]:
+    """Within, the eager forward can be called: ERNIE-Image's angles ask for an autocast that the meta device lacks."""
+    if type(transformer).__name__ != ERNIE:
+        yield
+        return
+
+    def angles_of(_eager: Forward) -> Forward:
+        width = head_width(transformer)
+        return lambda ids: torch.empty((*ids.shape[:2], 1, width), dtype=torch.float32, device=META)
+
+    replacement = Replacement(transformer.pos_embed, angles_of)
+    try:
+        yield
+    finally:
+        replacement.take_off()
+
+
 def width_of(transformer: Any) -> int:
     """Channels of a token inside the blocks."""
     config = transformer.config
@@ -55,6 +76,25 @@ def changes_for_width(transformer: Any, heads: int) -> dict[str, int]:
 def head_width(transformer: Any) -> int:
     """Channels of an attention head."""
     return width_of(transformer) // int(transformer.config.num_attention_heads)
+
+
+def quantized_parts(
+    transformer: Any, batch: int, rows: int, dtype: torch.dtype
+) -> tuple[tuple[torch.Tensor | None, torch.Tensor | None], ...]:
+    """The rows that FP8 products quantise, and the MLP that goes through a GELU on the way, call by call.
+
+    LongCat: before a projection, an MLP, and both side by side. ERNIE-Image: before its projections, and before the
+    last one of its feed-forward, which is gated already.
+    """
+    width = width_of(transformer)
+
+    def empty(*shape: int) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device=META)
+
+    if type(transformer).__name__ == ERNIE:
+        return (empty(rows, batch, width), None), (empty(rows, batch, int(transformer.config.ffn_hidden_size)), None)
+    plain, mlp = empty(batch, rows, width), empty(batch, rows, 4 * width)
+    return (plain, None), (None, mlp), (plain, mlp)
 
 
 def _longcat_inputs(

@@ -12,7 +12,7 @@ from fuseproof.pipelines.guidance_schedule import SMALLEST_GUIDING_SCALE
 from fuseproof.pipelines.requests import GenerationRequest
 
 NOT_NEEDED = "not needed"
-HELD_FOR_A_REQUEST = frozenset({"context_embedding", "rotary_tables"})
+HELD_FOR_A_REQUEST = frozenset({"context_embedding", "rotary_tables", "text_projection", "rotary_angles"})
 HELD_FOR_A_STEP = frozenset({"timestep_embedding", "modulation"})
 """Where the blocks are rewritten, ``modulation`` has work in every call, and is seen to run."""
 OF_THE_NATIVE_LOOP = frozenset({"guidance_step"})

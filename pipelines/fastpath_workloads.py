@@ -21,7 +21,14 @@ from fuseproof.fastpaths.tracing import Run, SiteCall, trace, trace_modules, wit
 from fuseproof.fastpaths.user_sites import UserSite
 from fuseproof.fastpaths.verification import Case, cases_for
 from fuseproof.pipelines.families import Family
-from fuseproof.pipelines.fastpath_forwards import NARROW, changes_for_width, forward_inputs, head_width, width_of
+from fuseproof.pipelines.fastpath_forwards import (
+    NARROW,
+    changes_for_width,
+    forward_inputs,
+    head_width,
+    quantized_parts,
+    runnable_on_meta,
+)
 from fuseproof.pipelines.fastpath_vae_workloads import small_vae_calls, vae_calls
 from fuseproof.pipelines.skeletons import Skeleton, skeleton_of
 
@@ -86,7 +93,8 @@ def transformer_run(transformer: Any, workload: Workload, dtype: torch.dtype = t
     def run(installation: Installation) -> Any:
         target = installation.graph_target
         if target is None:
-            return transformer(**inputs, return_dict=False)
+            with runnable_on_meta(transformer):
+                return transformer(**inputs, return_dict=False)
         return getattr(target.owner, target.attribute)(*target.owner.prepare(**inputs))
 
     return run
@@ -214,18 +222,15 @@ def _residual_alone(call: SiteCall) -> SiteCall | None:
 
 
 def _quantized_calls(transformer: Any, workload: Workload) -> list[SiteCall]:
-    """What ``fp8_linear`` quantises: the rows before a projection, an MLP with its GELU, and both side by side."""
+    """What ``fp8_linear`` quantises."""
     used = getattr(family_of(transformer), "HELPER_KERNELS", {})
-    width, dtype = width_of(transformer), next(transformer.parameters()).dtype
-    rows, mlp = (
-        torch.empty(workload.batch, workload.text_rows + workload.image_rows, columns, dtype=dtype, device=META)
-        for columns in (width, 4 * width)
-    )
+    rows = workload.text_rows + workload.image_rows
+    calls = quantized_parts(transformer, workload.batch, rows, next(transformer.parameters()).dtype)
     return [
         SiteCall(site, layout_of("row_quantize", parts, {}))
         for site, kernels in used.items()
         if "row_quantize" in kernels
-        for parts in ((rows, None), (None, mlp), (rows, mlp))
+        for parts in calls
     ]
 
 

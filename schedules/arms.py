@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from fuseproof.schedules.arm_keys import DEFAULT_SETUP_S, Module, Ref, SetupSeconds, Text, problem_of_sources
+from fuseproof.schedules.arm_keys import (
+    DEFAULT_SETUP_S,
+    Module,
+    Ref,
+    SetupSeconds,
+    Text,
+    TimePattern,
+    problem_of_sources,
+    problem_of_time,
+)
 from fuseproof.schedules.order import MOST_ARMS
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
@@ -26,7 +35,8 @@ class Strict(BaseModel):
 class Arm(Strict):
     """Baseline or candidate: flags for ``fuseproof generate``, or a command template of its own.
 
-    A command names ``{perf_dump}`` and, if it writes media, ``{output_dir}``. ``env`` is added to the slot's
+    A command names ``{perf_dump}`` (or has a ``time_pattern``, by which its time is read from what it prints) and, if it
+    writes media, ``{output_dir}``. ``env`` is added to the slot's
     environment; it is stored with the campaign, so it may not hold secrets. With a ``ref`` the arm runs a clean tree
     of that commit of ``repo``, prepared once by ``setup``; ``imports`` names the module that must come from it.
     """
@@ -41,6 +51,7 @@ class Arm(Strict):
     setup_timeout_s: SetupSeconds = DEFAULT_SETUP_S
     python: Text | None = None
     imports: Module | None = None
+    time_pattern: TimePattern | None = Field(default=None, exclude_if=lambda pattern: pattern is None)
 
     @field_validator("flags")
     @classmethod
@@ -68,7 +79,9 @@ class Arm(Strict):
     def _is_one_kind(self) -> Arm:
         if self.command is not None and self.flags:
             raise ValueError("an arm has flags or a command, not both")
-        problem = problem_of_sources(self.ref, self.repo, self.setup)
+        problem = problem_of_sources(self.ref, self.repo, self.setup) or problem_of_time(
+            self.command, self.time_pattern
+        )
         if problem is not None:
             raise ValueError(problem)
         return self

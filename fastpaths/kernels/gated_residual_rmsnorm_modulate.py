@@ -1,14 +1,14 @@
 """A gated update added to the residual stream, and the modulated two-rounding RMSNorm of the sum, in one pass.
 
-Formula: ``x = R(residual + R(gate * update))``, then ``R(n * (1 + scale) + shift)`` with ``n = R(R(x * rstd) * weight)``
-    (``rmsnorm_modulate``); both are returned. R is one rounding to bf16.
-Shapes: residual and update [B, S, D] bf16, rows of any stride each (one may be a transposed [S, B, D], the other not), D
-    a multiple of 128 up to 8064, at least 16 rows in all; weight [D], gate, scale and shift [B, D] bf16, of any batch
+Formula: ``x = R(residual + R(gate * update))``, then ``R(n * (1 + scale) + shift)`` with ``n = R(R(x * rstd) *
+    weight)`` (``rmsnorm_modulate``); both are returned. R is one rounding to bf16.
+Shapes: residual and update [B, S, D] bf16, rows of any stride each (one may be a transposed [S, B, D], the other not),
+    D a multiple of 128 up to 8064, at least 16 rows in all; weight [D], gate, scale and shift [B, D] bf16, of any batch
     stride. ``out`` (x) and ``modulated`` are fresh, or rows of other buffers; ``out`` may be residual itself,
     ``modulated`` update itself.
 Rounds: five times: as ``gated_residual`` and ``rmsnorm_modulate`` one after the other.
 Replaces: ``residual + (gate.float() * update.float()).to(dtype)``, the RMSNorm and the modulation that follow it in a
-    block of ERNIE-Image, or at its end with the norm of the next block, diffusers 0.42.1: 18 kernels.
+    block of ERNIE-Image, or at its end with the norm of the next block, diffusers 0.42.1: 20 kernels.
 Exact: every bit; the norm sees the rounded sum that is stored, and sums its squares in torch's order
     (``fastpaths/kernels/rms_statistics.py``).
 Declines: other dtypes, a last dimension that is not contiguous, other widths, fewer than 16 rows, rows at an address
@@ -103,7 +103,9 @@ def reject_reason(
         or eps_reason(eps)
         or first_of(
             tensor_reason("update", update, residual.shape, device=residual.device),
-            tensor_reason("weight", weight, residual.shape[2:], device=residual.device, alignment=weight.element_size()),
+            tensor_reason(
+                "weight", weight, residual.shape[2:], device=residual.device, alignment=weight.element_size()
+            ),
             vectors_reason(residual, 0, gate=gate, scale=scale, shift=shift),
             output_reason("out", out, residual, residual.shape),
             output_reason("modulated", modulated, residual, residual.shape),

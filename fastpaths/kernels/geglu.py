@@ -1,6 +1,7 @@
 """erf-GELU of one half of a projection times the other half, in one launch.
 
-Formula: ``R(up * R(gelu(gate)))``, ``gelu(x) = (0.5 * x) * (1 + erf(x * sqrt(1/2)))`` in fp32; R is one rounding to bf16.
+Formula: ``R(up * R(gelu(gate)))``, ``gelu(x) = (0.5 * x) * (1 + erf(x * sqrt(1/2)))`` in fp32; R is one rounding to
+    bf16.
 Shapes: gate and up [B, S, N] bf16 with a contiguous last dimension, rows of any stride (the halves of a packed [B, S,
     2 N] projection); the output is fresh, or a view of the same shape into another buffer.
 Rounds: twice, after the GELU and after the product.

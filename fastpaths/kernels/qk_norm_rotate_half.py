@@ -7,8 +7,9 @@ Shapes: query and key [B, S, H, 128] bf16, any views with a contiguous last dime
     angles come (ERNIE-Image has each angle twice side by side, though it turns halves). Outputs are fresh, the inputs
     themselves, or rows of another buffer.
 Rounds: five times: after the weight, after each product and after their sum, which are bf16 operations in eager.
-Replaces: ``torch.nn.RMSNorm(128)`` of query and key, and ``apply_rotary_emb`` of ``ErnieImageSingleStreamAttnProcessor``,
-    diffusers 0.42.1, with cos and sin of the angles taken in every layer: 2 norms and 2 x 10 kernels.
+Replaces: ``torch.nn.RMSNorm(128)`` of query and key, and ``apply_rotary_emb`` of
+    ``ErnieImageSingleStreamAttnProcessor``, diffusers 0.42.1, with cos and sin of the angles taken in every layer: 2
+    norms and 2 x 10 kernels.
 Exact: every bit. The norm is aten's ``vectorized_layer_norm_kernel`` with ``rms_norm`` (``qk_norm_rope``): 32 lanes of
     four neighbours, folded 16, 8, 4, 2, 1. Lane i and lane i + 16 are the same place in the two halves of a head, so
     a thread that holds both halves takes the first fold, and the turn, without its neighbours.
@@ -70,9 +71,7 @@ def reference(
     return _rotated(query, query_weight, cos, sin, eps), _rotated(key, key_weight, cos, sin, eps)
 
 
-def _rotated(
-    x: torch.Tensor, weight: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, eps: float
-) -> torch.Tensor:
+def _rotated(x: torch.Tensor, weight: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, eps: float) -> torch.Tensor:
     normed = F.rms_norm(x, x.shape[-1:], weight, eps)
     first, second = normed.chunk(2, dim=-1)
     return normed * cos.unsqueeze(2) + torch.cat((-second, first), dim=-1) * sin.unsqueeze(2)

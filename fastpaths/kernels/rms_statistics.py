@@ -1,8 +1,8 @@
 """``x.float().pow(2).mean(-1)`` of bf16 rows in the order of torch's own reduction on CUDA, for kernels that own rows.
 
-Order (``Reduce.cuh``, torch 2.13: fp32, one reduced dimension that is contiguous, 16 rows or more): one warp a row; lane
-t loads vectors of four at 4 t, 4 t + 128, 4 t + 256, ... and adds each of their elements to an accumulator of its own;
-a lane folds its four from left to right; lanes fold 16, 8, 4, 2, 1 apart; the sum is multiplied by
+Order (``Reduce.cuh``, torch 2.13: fp32, one reduced dimension that is contiguous, 16 rows or more): one warp a row;
+lane t loads vectors of four at 4 t, 4 t + 128, 4 t + 256, ... and adds each of their elements to an accumulator of its
+own; a lane folds its four from left to right; lanes fold 16, 8, 4, 2, 1 apart; the sum is multiplied by
 ``fp32(rows) / fp32(rows * D)``. The square of a bf16 number is exact in fp32, so whether it is fused with the addition
 does not matter. Fewer rows, or rows of 8192 and more, are summed by several warps in torch: :func:`statistics_reason`.
 

@@ -7,8 +7,9 @@ Shapes: x [B, S, D] bf16, rows of any stride (a transposed [S, B, D] stream, say
     ``out`` is fresh, x itself, or rows of another buffer.
 Rounds: three times: after the product with rstd, after the weight, at the end; all else is fp32, each operation by
     itself (no fma).
-Replaces: ``diffusers.models.normalization.RMSNorm`` and ``(x.float() * (1 + scale.float()) + shift.float()).to(x.dtype)``
-    of ERNIE-Image's blocks, diffusers 0.42.1, where scale and shift are expanded to [S, B, D]: 13 kernels.
+Replaces: ``diffusers.models.normalization.RMSNorm`` and ``(x.float() * (1 + scale.float()) +
+    shift.float()).to(x.dtype)`` of ERNIE-Image's blocks, diffusers 0.42.1, where scale and shift are expanded to [S, B,
+    D]: 15 kernels.
 Exact: every bit, where torch sums the mean in the order of ``fastpaths/kernels/rms_statistics.py``.
 Declines: other dtypes, a last dimension that is not contiguous, other widths, fewer than 16 rows, rows at an address
     that is no multiple of 16, eps below the smallest normal fp32 number.

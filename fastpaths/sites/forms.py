@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 
@@ -23,16 +23,13 @@ class Choice(threading.local):
     form: object | None = None
 
 
-class MakeForm(Protocol[FormT]):
-    """Makes the form of the approximate site ``name``."""
-
-    def __call__(self, name: str, gate: Gate) -> FormT: ...
-
-
 class FormsInForce(Generic[FormT]):
-    """The forms of one transformer's blocks, and a choice among them for each thread."""
+    """The forms of one transformer's blocks, and a choice among them for each thread.
 
-    def __init__(self, exact: FormT, make: MakeForm[FormT]) -> None:
+    ``make`` makes the form of an approximate site from its name and gate.
+    """
+
+    def __init__(self, exact: FormT, make: Callable[[str, Gate], FormT]) -> None:
         self.exact = exact
         self._make = make
         self._everywhere = exact

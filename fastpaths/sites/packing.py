@@ -53,7 +53,10 @@ def pack(linears: Sequence[nn.Linear]) -> PackedLinear:
     if biases and len(biases) != len(weights):
         raise ValueError("some of these linears have a bias and some have none; they cannot be packed together")
     moved = tuple(
-        parameter for together in (weights, biases) if together and not _lie_in_one_buffer(together) for parameter in together
+        parameter
+        for together in (weights, biases)
+        if together and not _lie_in_one_buffer(together)
+        for parameter in together
     )
     # Under inference mode the buffers, and with them the weights, would lose their count of writes.
     with torch.inference_mode(False), torch.no_grad():

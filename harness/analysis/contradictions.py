@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -55,11 +55,17 @@ def copied_dumps(campaign: Campaign) -> dict[str, str]:
     }
 
 
-def contradiction(record: SlotRecord, dump: PerfDump | None, folder: Path) -> str | None:
-    """The first thing in which a slot's ``result.json`` and its other files disagree; ``folder`` is the slot's own."""
+def contradiction(
+    record: SlotRecord, dump: PerfDump | None, folder: Path, left_out: Collection[str] = ()
+) -> str | None:
+    """The first thing in which a slot's ``result.json`` and its other files disagree; ``folder`` is the slot's own.
+
+    ``left_out`` are the paths, relative to the campaign, that a packed folder may lack.
+    """
+    kept = [output for output in record.outputs if f"{record.directory}/{output.path}" not in left_out]
     found: Iterable[str] = (
         *(_time_differences(record, dump, folder) if dump is not None else ()),
-        *_output_differences(record.outputs, folder),
+        *_output_differences(kept, folder),
         *(_stated_differences(record.outputs, dump.outputs) if dump is not None else ()),
     )
     return next(iter(found), None)

@@ -18,68 +18,17 @@ from typing import Any
 from fuseproof.harness.analysis.declared import declares_cards, declares_software, differing_settings
 from fuseproof.harness.analysis.judged_cards import judged_cards
 from fuseproof.harness.analysis.runs import ARM_WORDS, ARMS, CellRuns, Run
+from fuseproof.harness.analysis.work_settings import declaring_flags, is_software
 from fuseproof.harness.campaign.arm_lineage import lineage_commit
 from fuseproof.harness.campaign.records import SlotRecord
-from fuseproof.harness.perf import determinism, graphs
+from fuseproof.harness.perf import graphs
 from fuseproof.harness.perf.dump import PerfDump
 from fuseproof.harness.perf.work import Difference, check_equal_work
 from fuseproof.harness.statistics.reasons import Reason
 from fuseproof.schedules.plan import Plan
 
-SETTINGS = {
-    "backend": "backend",
-    "backend_used": "backend",
-    "dtype": "dtype",
-    "device": "device",
-    "attention_backend": "attention_backend",
-    "enable_torch_compile": "enable_torch_compile",
-    graphs.FLAG: graphs.FLAG,
-    "quality": "quality",
-    "guidance_skipped_steps": "quality",
-    **{
-        flag: flag
-        for flag in (
-            "performance_mode",
-            "num_gpus",
-            "tp_size",
-            "sp_degree",
-            "ulysses_degree",
-            "ring_degree",
-            "dp_size",
-            "cfg_parallel_size",
-            "enable_cfg_parallel",
-            "dit_cpu_offload",
-            "dit_layerwise_offload",
-            "text_encoder_cpu_offload",
-            "image_encoder_cpu_offload",
-            "vae_cpu_offload",
-            "use_fsdp_inference",
-            "dit_precision",
-            "vae_precision",
-            "text_encoder_precisions",
-            "autocast",
-            "disable_autocast",
-            "batching_max_size",
-        )
-    },
-}
-"""How the work is computed → the flag that declares it: may differ between the arms only where an arm names it."""
-
-RESIDENCY_FLAGS = frozenset(
-    {"performance_mode", "device", "use_fsdp_inference", *(flag for flag in SETTINGS if flag.endswith("_offload"))}
-)
-SETTINGS_OF_SEVERAL = {"residency": RESIDENCY_FLAGS, "offload": RESIDENCY_FLAGS}
-"""What several flags decide; any of them declares it."""
-
 IDENTITY = frozenset({"model_sha256", "model_source", "family"})
 """What was run, besides what :mod:`fuseproof.harness.perf.work` counts as work."""
-
-SOFTWARE = frozenset(
-    {"torch threads", "TF32 policy", "rounding policy", determinism.HASH_SEED}
-    | {*determinism.VARIABLES, *determinism.SWITCHES}
-)
-"""What no flag of `generate` decides, and versions besides: unequal unless the arms are other programs, or run
-with variables that decide it, by the plan."""
 
 SPEED_FIELD = "excessive speed-up"
 SKIPPED_WITH_GUIDANCE = frozenset({"transformer calls", "transformer tokens", "warmup_steps"})
@@ -132,7 +81,7 @@ def check_cell_work(cell: CellRuns, plan: Plan) -> EqualWork:
         for difference in found:
             if difference.field == SPEED_FIELD and not is_across_arms:
                 continue
-            flags = _declaring_flags(difference.field)
+            flags = declaring_flags(difference.field)
             text = f"{where}{difference}"
             may_skip = is_across_arms and "quality" in named and difference.field in SKIPPED_WITH_GUIDANCE
             if may_skip and _skip(first, other):
@@ -141,7 +90,7 @@ def check_cell_work(cell: CellRuns, plan: Plan) -> EqualWork:
                 differences.add(text)
             elif flags:
                 (declared if flags & named else differences).add(text)
-            elif _is_software(difference.field):
+            elif is_software(difference.field):
                 is_declared = is_across_arms and declares_software(*arms, difference.field)
                 (declared if is_declared else differences).add(text)
             elif difference.field not in IGNORED_NOTES and is_across_arms:
@@ -186,16 +135,6 @@ def broken_promises(cell: CellRuns) -> tuple[Reason, ...]:
             detail = f"{name} asked for CUDA graphs: {missing}"
             found.append(Reason("MISSING_GRAPH", detail, graphs.NEXT_STEP))
     return tuple(found)
-
-
-def _declaring_flags(field: str) -> frozenset[str]:
-    """The flags of which any declares a difference in ``field``; empty for what is no setting."""
-    own = SETTINGS.get(field)
-    return SETTINGS_OF_SEVERAL.get(field, frozenset() if own is None else frozenset({own}))
-
-
-def _is_software(field: str) -> bool:
-    return field in SOFTWARE or field.endswith(" version")
 
 
 class _Texts:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fuseproof.errors import FuseproofError
+from fuseproof.harness.analysis.recorded_pairs import recorded_comparison
 from fuseproof.harness.analysis.runs import ARMS, CellRuns, Run
+from fuseproof.harness.campaign.left_out import left_out_lines
 from fuseproof.harness.media.comparison import MediaComparison, compare_pictures, load_image
 from fuseproof.schedules.contracts import Contract
 
@@ -67,7 +69,11 @@ def compare_pairs(cell: CellRuns, directory: Path, contract: Contract) -> tuple[
 def compare_runs(
     baseline: Sequence[Run], candidate: Sequence[Run], directory: Path, contract: Contract
 ) -> tuple[tuple[ComparedPair, ...], int]:
-    """The same between any two lots of runs of one request, none of them empty."""
+    """The same between any two lots of runs of one request, none of them empty.
+
+    Of outputs that a packed folder lacks, the comparison is the one that its report recorded.
+    """
+    left_out = left_out_lines(directory)
     compared: list[ComparedPair] = []
     omitted = 0
     for request in range(min(len(run.record.outputs) for run in (*baseline, *candidate))):
@@ -75,7 +81,7 @@ def compare_runs(
         pairs = [(a, b) for key_a, a in firsts.items() for key_b, b in others.items() if key_a != key_b]
         omitted += max(0, len(pairs) - MOST_PAIRS)
         prompt = _prompt(baseline[0], request)
-        compared += [_compare(request, prompt, a, b, directory, contract) for a, b in pairs[:MOST_PAIRS]]
+        compared += [_compare(request, prompt, a, b, directory, contract, left_out) for a, b in pairs[:MOST_PAIRS]]
     return tuple(sorted(compared, key=lambda pair: pair.closeness)), omitted
 
 
@@ -94,10 +100,17 @@ def _distinct(runs: Sequence[Run], request: int) -> dict[str, str]:
 
 
 def _compare(
-    request: int, prompt: str | None, baseline: str, candidate: str, directory: Path, contract: Contract
+    request: int,
+    prompt: str | None,
+    baseline: str,
+    candidate: str,
+    directory: Path,
+    contract: Contract,
+    left_out: Collection[str],
 ) -> ComparedPair:
     try:
-        comparison = compare_pictures(load_image(directory / baseline), load_image(directory / candidate))
+        recorded = recorded_comparison(directory, baseline, candidate) if {baseline, candidate} & {*left_out} else None
+        comparison = recorded or compare_pictures(load_image(directory / baseline), load_image(directory / candidate))
     except FuseproofError as error:
         text = error.message.replace(f"{directory}/", "")
         return ComparedPair(request, prompt, baseline, candidate, None, text, (text,))

@@ -156,7 +156,8 @@ def read_cell(
     """
     size = campaign.plan.slots_per_block
     dumps = {slot.id: _dump_of(campaign, slot) for block in _complete(slots, size) for slot in block.slots}
-    slots = [_examined(campaign, slot, dumps, copies or {}) for slot in slots]
+    left_out = left_out_lines(campaign.directory)
+    slots = [_examined(campaign, slot, dumps, copies or {}, left_out) for slot in slots]
     latest = {block.block: block for block in _complete(slots, size)}
     chosen = [block for number, block in latest.items() if not only or number in only]
     planned = max(campaign.blocks_wanted(cell.name), *latest, 0)
@@ -209,14 +210,18 @@ def _dump_of(campaign: Campaign, record: SlotRecord) -> PerfDump | None:
 
 
 def _examined(
-    campaign: Campaign, record: SlotRecord, dumps: Mapping[str, PerfDump | None], copies: Mapping[str, str]
+    campaign: Campaign,
+    record: SlotRecord,
+    dumps: Mapping[str, PerfDump | None],
+    copies: Mapping[str, str],
+    left_out: Collection[str],
 ) -> SlotRecord:
     """The record, or an invalid one in its place when its folder does not bear it out; only runs that would count."""
     if record.id not in dumps:
         return record
     if record.id in copies:
         return doubted(record, COPIED_DUMP, copies[record.id])
-    reason = contradiction(record, dumps[record.id], campaign.directory / record.directory)
+    reason = contradiction(record, dumps[record.id], campaign.directory / record.directory, left_out)
     return record if reason is None else doubted(record, CONTRADICTION, reason)
 
 

@@ -63,23 +63,26 @@ def _refuse_record(source: Path, record: SlotRecord) -> None:
         number = getattr(record, key)
         if not 1 <= number <= largest:
             raise _error(source, key, f"is {number}, expected 1 to {largest}")
-    values = dataclasses.asdict(record)
-    for index, output in enumerate(values.pop("outputs")):
-        path = output.pop("path")
+    for index, output in enumerate(record.outputs):
+        path = output.path
         if _NO_FILE_NAME_EITHER.search(path) or "\0" in path:
             raise _error(source, f"outputs.{index}.path", "is no file name")
         if Path(path).is_absolute() or ".." in Path(path).parts:
             raise _error(source, f"outputs.{index}.path", "leads out of the slot's folder")
-        _refuse(source, output, f"outputs.{index}.")
+        _refuse(source, _but(output, "path"), f"outputs.{index}.")
     # a command may name files whose names are no UTF-8
-    values.pop("command")
-    _refuse(source, values)
+    _refuse(source, _but(record, "outputs", "command"))
+
+
+def _but(value: Any, *names: str) -> dict[str, Any]:
+    """The fields of a dataclass without some, not copied: a thousand records hold a lot."""
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.name not in names}
 
 
 def _refuse(source: Path, values: Any, prefix: str = "", *, has_numbers: bool = True) -> None:
     for key, value in _leaves(values, prefix):
         if isinstance(value, str):
-            found = _SURROGATE.search(value)
+            found = None if value.isascii() else _SURROGATE.search(value)
             if found:
                 raise _error(source, key, f"holds U+{ord(found.group(0)):04X}, half a character")
         elif has_numbers and not _is_sound(value):
@@ -94,13 +97,18 @@ def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, str | float]]:
     """Texts and floats at any depth with their dotted keys; a mapping's own keys are texts too."""
     if isinstance(value, str | float):
         yield key.removesuffix("."), value
-    elif isinstance(value, Mapping):
+    elif value is None or isinstance(value, int):
+        return
+    elif isinstance(value, dict | Mapping):  # dict first: the abstract class is slow to ask
         for name, entry in value.items():
             yield f"{key}(a key)", str(name)
             yield from _leaves(entry, f"{key}{name}.")
     elif isinstance(value, list | tuple):
         for index, entry in enumerate(value):
             yield from _leaves(entry, f"{key}{index}.")
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from _leaves(getattr(value, field.name), f"{key}{field.name}.")
 
 
 def _error(source: Path, key: str, problem: str) -> FuseproofError:

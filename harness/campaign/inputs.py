@@ -19,7 +19,15 @@ from fuseproof.harness.media.files import file_sha256
 from fuseproof.schedules.plan import Arm, Cell, Plan
 
 INPUTS_FOLDER = "inputs"
-INPUT_FLAGS = ("--fastpaths-from", "--image-path", "--image-paths", "--prompt-path", "--certificate", "--config")
+INPUT_FLAGS = (
+    "--fastpaths-from",
+    "--image-path",
+    "--image-paths",
+    "--prompt-path",
+    "--fixed-prompt-path",
+    "--certificate",
+    "--config",
+)
 LARGEST_COPY_BYTES = 8 * 2**20
 NO_FILES = ("", "auto", "off")
 """Values of these flags that name no file."""

@@ -34,11 +34,10 @@ from fuseproof.harness.machine.usage import (
     others_s,
     own_cpu_s,
     process_tree,
+    shortest_measurable_s,
     usable_cores,
 )
 
-SHORTEST_MEASURABLE_S = 0.5
-"""Below this, the kernel's 10 ms ticks and the start of the process drown the shares."""
 FIRST_INTERVAL_S = 0.005
 SAMPLE_INTERVAL_S = 0.2
 """The first interval doubles until it is this long."""
@@ -119,7 +118,7 @@ class ProcessSampler:
         cores = usable_cores()
         capacity = capacity_cores(len(cores))
         threshold = busy_threshold(capacity)
-        if wall_s < SHORTEST_MEASURABLE_S:
+        if wall_s < shortest_measurable_s(len(cores), capacity):
             return Contention(threshold=threshold)
         on_cores_s, same_quota_s = others_s(self._machine, machine, own_s)
         lost = contended_cores(on_cores_s / wall_s, len(cores), capacity, same_quota_s / wall_s)

@@ -8,6 +8,7 @@ Needs psutil alone, so that ``fuseproof doctor`` can look at a machine on which 
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import time
@@ -20,6 +21,12 @@ from fuseproof.harness.machine.host import read_cpu_quota, read_quota_use_s
 BUSY_CORES = 0.5
 BUSY_CPU_SHARE = 0.10
 """A slot counts as disturbed when others kept half a core busy, and a tenth of all cores: slots leave one core free."""
+COUNTER_STEP_S = 0.01
+"""Linux counts the time of each core in hundredths of a second, whatever its own tick."""
+COUNTERS_A_CORE = 2
+"""Those that move while programs run: user and system."""
+SHORTEST_LOOK_S = 0.05
+"""Below this the start and the end of the process are a part of what is looked at."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,17 @@ def contended_cores(others: float, cores: int, capacity: float, same_quota: floa
 def busy_threshold(cores: float) -> float:
     """The share of ``cores`` from which others' use counts as a disturbance."""
     return round(max(BUSY_CPU_SHARE, BUSY_CORES / cores), 4)
+
+
+def shortest_measurable_s(cores: int, capacity: float) -> float:
+    """How long a slot on ``cores`` that may use ``capacity`` of them must last for others' share to be told, in seconds.
+
+    Two looks at a counter differ by up to one step more or less than was worked. Over all counters that is
+    ``COUNTER_STEP_S * sqrt(counters)`` (2.4 standard deviations), and it may be no more than half of what counts as a
+    disturbance: then a quiet machine is not called busy, and a core that another program fills is never missed.
+    """
+    doubt_s = COUNTER_STEP_S * math.sqrt(COUNTERS_A_CORE * cores)
+    return max(SHORTEST_LOOK_S, 2 * doubt_s / (busy_threshold(capacity) * capacity))
 
 
 def usable_cores() -> list[int]:

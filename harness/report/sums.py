@@ -5,22 +5,21 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from fuseproof.errors import FuseproofError
 from fuseproof.harness.campaign.folder import RESULT_FILE, Campaign
+from fuseproof.harness.campaign.left_out import SUMS_FILE, left_out_lines, noted_lines
 from fuseproof.harness.campaign.records import SlotRecord
 from fuseproof.harness.media.files import file_sha256
 
-SUMS_FILE = "SHA256SUMS"
 SLOTS = "slots/"
 FINISHED = ("complete", "failed")
 REWRITTEN_STATES = ("superseded", "interrupted")
 """The only states that a later session writes into the ``result.json`` of a slot that ended before."""
 _TEMPORARY = re.compile(r"\.fuseproof-\d+-[0-9a-f]{8}\.tmp")
 """Exactly the names that :func:`~fuseproof.harness.atomic_files.temporary_beside` gives."""
-_LINE = re.compile(r"\\?[0-9a-f]{64}  (?P<name>.+)")
 
 
 def checksums(campaign: Campaign, known: Mapping[str, str] | None = None) -> str:
@@ -42,13 +41,19 @@ def changed_evidence(campaign: Campaign, present: Mapping[str, str]) -> list[tup
     """Names below ``slots/`` that ``SHA256SUMS`` lists otherwise, each with ``changed`` or ``missing``.
 
     A ``result.json`` counts in a complete or failed campaign only, and not where a resumed session has begun the
-    slot's block again and noted so in it. Without ``SHA256SUMS`` there is nothing to hold the folder to.
+    slot's block again and noted so in it. What a packed folder may lack is not missing. Without ``SHA256SUMS`` there
+    is nothing to hold the folder to.
     """
     lines = {line.rstrip("\n").partition("  ")[2]: line.rstrip("\n") for line in present.values()}
+    noted = noted_lines(campaign.directory)
+    left_out = left_out_lines(campaign.directory, noted)
     return [
         (name, "changed" if name in lines else "missing")
-        for name, line in noted_lines(campaign.directory).items()
-        if name.startswith(SLOTS) and lines.get(name) != line and not (name in lines and _may_change(campaign, name))
+        for name, line in noted.items()
+        if name.startswith(SLOTS)
+        and name not in left_out
+        and lines.get(name) != line
+        and not (name in lines and _may_change(campaign, name))
     ]
 
 
@@ -65,20 +70,6 @@ def refuse_changed_evidence(campaign: Campaign, present: Mapping[str, str]) -> N
         )
 
 
-def noted_lines(directory: Path) -> dict[str, str]:
-    """The lines of the folder's ``SHA256SUMS``, by the name as it is written there; empty where there is no such file.
-
-    Raises :class:`FuseproofError` when it cannot be read.
-    """
-    try:
-        text = (directory / SUMS_FILE).read_bytes().decode("utf-8", "surrogateescape")
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise FuseproofError(f"{directory / SUMS_FILE} cannot be read: {error.strerror or error}.") from error
-    return {found["name"]: line for line in text.split("\n") if (found := _LINE.fullmatch(line))}
-
-
 def _may_change(campaign: Campaign, name: str) -> bool:
     slot_id, _, file = name.removeprefix(SLOTS).rpartition("/")
     if file != RESULT_FILE:
@@ -93,10 +84,9 @@ def _was_begun_again(campaign: Campaign, record: SlotRecord) -> bool:
     return record.attempt < campaign.attempts(record.cell, record.block)
 
 
-def _signed_files(campaign: Campaign, below: str = "") -> list[tuple[str, Path]]:
-    """Paths relative to the folder and the files themselves, sorted; without those of a slot that still runs."""
-    directory = campaign.directory
-    named = sorted((path.relative_to(directory).as_posix(), path) for path in _files(directory, below))
+def _signed_files(campaign: Campaign, below: str = "") -> list[tuple[str, str]]:
+    """Paths relative to the folder and the files' own, sorted; without those of a slot that still runs."""
+    named = sorted(_files(str(campaign.directory), below))
     if campaign.status != "running":
         return named
     ended = {f"{SLOTS}{slot.id}" for slot in campaign.slots() if slot.state != "running"}
@@ -131,13 +121,18 @@ def is_temporary(name: str) -> bool:
     return _TEMPORARY.fullmatch(name) is not None
 
 
-def _files(directory: Path, below: str) -> list[Path]:
-    """Regular files that may be signed; a link is none, because it would sign what lies elsewhere."""
-    found = []
-    for folder, folders, names in os.walk(directory / below):
-        folders.sort()
-        found += [Path(path) for name in names if not is_temporary(name) and _is_regular(path := f"{folder}/{name}")]
-    return [path for path in found if path != directory / SUMS_FILE]
+def _files(directory: str, below: str) -> Iterator[tuple[str, str]]:
+    """Regular files that may be signed, as the folder names them and as paths; a link would sign what lies elsewhere.
+
+    Texts, not paths: a campaign of a thousand slots has ten thousand files.
+    """
+    for folder, _, names in os.walk(f"{directory}/{below}"):
+        inside = folder[len(directory) :].strip("/")
+        for name in names:
+            relative = f"{inside}/{name}" if inside else name
+            path = f"{directory}/{relative}"
+            if relative != SUMS_FILE and not is_temporary(name) and _is_regular(path):
+                yield relative, path
 
 
 def _is_regular(path: str) -> bool:

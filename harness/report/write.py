@@ -12,22 +12,20 @@ from fuseproof.harness.analysis.noise_floor import noise_floor
 from fuseproof.harness.atomic_files import write_bytes_atomically, write_text_atomically
 from fuseproof.harness.campaign.floors import FLOOR_FILE
 from fuseproof.harness.campaign.folder import Campaign
+from fuseproof.harness.campaign.left_out import HTML_FILE, LEFT_OUT_FILE, SUMS_FILE, left_out_lines, noted_lines
 from fuseproof.harness.report.figure_files import Figures, draw_figures, strange_figures
 from fuseproof.harness.report.html import render_html
 from fuseproof.harness.report.ledger import RAW_RUNS_FILE
 from fuseproof.harness.report.markdown import moves_raw_runs, render_markdown, render_raw_runs
 from fuseproof.harness.report.privacy import Cleaner
 from fuseproof.harness.report.sums import (
-    SUMS_FILE,
     changed_evidence,
     checksums,
     evidence_lines,
-    noted_lines,
     refuse_changed_evidence,
 )
 
 MARKDOWN_FILE = "report.md"
-HTML_FILE = "report.html"
 NUMBERS_FILE = "report.json"
 
 
@@ -36,12 +34,15 @@ def write_report(campaign_dir: Path | str) -> CampaignAnalysis:
 
     A file whose bytes are already right is left alone, so a complete folder may be read-only. Raises
     :class:`FuseproofError` naming the file that is damaged or cannot be written, or the measurement that is no longer
-    what the folder's ``SHA256SUMS`` lists: changed evidence is never signed again.
+    what the folder's ``SHA256SUMS`` lists: changed evidence is never signed again. A folder that was packed without
+    its outputs or logs is judged and left as it is: signed again, it would no longer know what it lacks.
     """
     campaign = Campaign.open(campaign_dir)
     evidence = evidence_lines(campaign)
     refuse_changed_evidence(campaign, evidence)
     analysis = analyse(campaign)
+    if left_out_lines(campaign.directory):
+        return analysis
     figures = draw_figures(analysis)
     rendered = render_files(analysis, figures)
     files: dict[str, str | bytes] = {**figures.files, **rendered}
@@ -68,8 +69,12 @@ def stale_files(analysis: CampaignAnalysis) -> list[str]:
     noted = noted_lines(directory)
     if not noted:
         return sorted(stale | {SUMS_FILE})
+    left_out = left_out_lines(directory, noted)
+    if left_out:
+        stale = {name for name in stale if name not in left_out and name not in figures.files}
+        left_out |= {LEFT_OUT_FILE: ""}
     present = {line.partition("  ")[2]: line for line in checksums(analysis.campaign).split("\n") if line}
-    return sorted(stale | {name for name in {*noted, *present} if noted.get(name) != present.get(name)})
+    return sorted(stale | {name for name in {*noted, *present} - {*left_out} if noted.get(name) != present.get(name)})
 
 
 def changed_measurements(analysis: CampaignAnalysis) -> list[str]:

@@ -11,6 +11,7 @@ from fuseproof.errors import FuseproofError
 from fuseproof.harness.campaign.arms import placeholders
 from fuseproof.harness.campaign.evidence import frames_listing
 from fuseproof.harness.campaign.folder import OUTPUTS_FOLDER, PERF_FILE, RESULT_FILE, Campaign
+from fuseproof.harness.campaign.left_out import SUMS_FILE, hash_of, left_out_lines
 from fuseproof.harness.campaign.records import SlotOutput, SlotRecord
 from fuseproof.harness.media.comparison import degenerate_reason, load_image
 from fuseproof.harness.media.decoding import IMAGE_SUFFIXES
@@ -30,6 +31,7 @@ def check_hashes(campaign: Campaign) -> Check:
     """Hash every output of every measured slot again and compare with its ``result.json`` and its dump."""
     tally = Tally()
     kept_only: dict[str, int] = {}
+    left_out = left_out_lines(campaign.directory)
     for record in campaign.slots():
         if not is_measured(record):
             continue
@@ -39,7 +41,10 @@ def check_hashes(campaign: Campaign) -> Check:
             tally.count("outputs")
             slot = _Output(record, index, output, folder)
             entry = stated.get(PurePosixPath(output.path).name, {})
-            tally.add(_picture_findings(slot, entry, tally, kept_only))
+            if slot.name in left_out:
+                tally.add(_left_out_findings(slot, left_out[slot.name], tally, kept_only))
+            else:
+                tally.add(_picture_findings(slot, entry, tally, kept_only))
             tally.add(_raw_findings(slot, tally, kept_only))
             tally.add(_stated_findings(slot, entry, tally))
         tally.add(_unlisted_outputs(record, folder))
@@ -102,6 +107,14 @@ def _picture_findings(
     stated = entry.get("degenerate")
     reason = stated if isinstance(stated, str) and stated else degenerate_reason(picture.pixels)
     yield from slot.compare("degenerate", reason, f"{PERF_FILE} outputs[]" if reason == stated else slot.name)
+
+
+def _left_out_findings(slot: _Output, line: str, tally: Tally, kept_only: dict[str, int]) -> Iterator[Finding]:
+    """An output that a packed folder may lack: its file's hash was signed, the others are as they were recorded."""
+    tally.count("hashes stated twice")
+    _count_recorded(kept_only, "files", slot.output.file_sha256)
+    _count_recorded(kept_only, "pixels", slot.output.pixels_sha256)
+    yield from slot.compare("file_sha256", hash_of(line), SUMS_FILE)
 
 
 def _raw_findings(slot: _Output, tally: Tally, kept_only: dict[str, int]) -> Iterator[Finding]:

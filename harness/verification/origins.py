@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fuseproof.harness.campaign.folder import CAMPAIGN_FILE, OUTPUTS_FOLDER, PERF_FILE, Campaign
+from fuseproof.harness.campaign.left_out import LOG_NAMES
 from fuseproof.harness.campaign.origin import OriginFile
 from fuseproof.harness.campaign.records import SlotRecord
 from fuseproof.harness.importing.labels import Pattern, fitting_text
 from fuseproof.harness.verification.findings import Finding, Tally
-from fuseproof.harness.verification.signature import LOG_NAMES
 
 
 def origin_findings(campaign: Campaign, tally: Tally) -> Iterator[Finding]:

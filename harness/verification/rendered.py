@@ -12,9 +12,12 @@ from typing import Any
 from fuseproof.errors import FuseproofError
 from fuseproof.harness.analysis.campaign import CampaignAnalysis, analyse
 from fuseproof.harness.analysis.contradictions import DOUBTED_CODES
+from fuseproof.harness.analysis.output_pairs import ComparedPair
 from fuseproof.harness.campaign.floors import FLOOR_FILE
 from fuseproof.harness.campaign.folder import RESULT_FILE, Campaign
-from fuseproof.harness.report.figure_files import Figures, draw_figures, strange_figures
+from fuseproof.harness.campaign.left_out import is_medium, left_out_lines
+from fuseproof.harness.number_format import count
+from fuseproof.harness.report.figure_files import NO_FIGURES, Figures, draw_figures, strange_figures
 from fuseproof.harness.report.ledger import RAW_RUNS_FILE
 from fuseproof.harness.report.write import NUMBERS_FILE, render_files
 from fuseproof.harness.verification.findings import METRICS, REPORT, Check, Finding, Tally
@@ -42,8 +45,9 @@ def check_report(campaign: Campaign, own: Sequence[Check]) -> tuple[Check, Check
         return Check(METRICS, {}), Check(REPORT, {}, (Finding(NUMBERS_FILE, problem),))
     tally = Tally()
     findings: list[Finding] = []
-    figures = draw_figures(analysis)
-    rendered = render_files(analysis, figures)
+    left_out = left_out_lines(campaign.directory)
+    figures = NO_FIGURES if any(map(is_medium, left_out)) else draw_figures(analysis)
+    rendered = {name: text for name, text in render_files(analysis, figures).items() if name not in left_out}
     for name, text in sorted(rendered.items(), key=lambda file: file[0] != NUMBERS_FILE):
         findings += _file_findings(campaign.directory / name, text, tally)
     for name in (RAW_RUNS_FILE, FLOOR_FILE):
@@ -58,7 +62,7 @@ def check_report(campaign: Campaign, own: Sequence[Check]) -> tuple[Check, Check
         notes.append(f"{rounded} numbers differ from ours in the last digits only: another machine's rounding")
     if rest and known:
         notes.append("the report is recomputed from slots that do not agree with themselves, so it is bound to differ")
-    return _metrics_check(analysis, metrics), Check(REPORT, tally.counts, rest, tuple(notes))
+    return _metrics_check(analysis, metrics, left_out), Check(REPORT, tally.counts, rest, tuple(notes))
 
 
 def _doubted_slots(analysis: CampaignAnalysis, known: Collection[str]) -> Iterator[Finding]:
@@ -75,12 +79,42 @@ def _is_metric(finding: Finding) -> bool:
     return _PAIRS in (finding.place or "") and ".comparison." in (finding.place or "")
 
 
-def _metrics_check(analysis: CampaignAnalysis, findings: tuple[Finding, ...]) -> Check:
-    pairs = [pair for cell in analysis.cells for pair in cell.outputs.pairs]
+def _metrics_check(
+    analysis: CampaignAnalysis, findings: tuple[Finding, ...], left_out: Collection[str] = ()
+) -> Check:
+    every = [pair for cell in analysis.cells for pair in cell.outputs.pairs]
+    pairs = [pair for pair in every if not {pair.baseline, pair.candidate} & {*left_out}]
     compared = sum(pair.comparison is not None for pair in pairs)
     omitted = sum(cell.outputs.omitted_pairs for cell in analysis.cells)
-    notes = (f"{omitted} further pairs are neither in the report nor compared",) if omitted else ()
-    return Check(METRICS, {"pairs": compared, "metrics": METRICS_OF_A_PAIR * compared}, findings, notes)
+    notes = [f"{omitted} further pairs are neither in the report nor compared"] if omitted else []
+    recorded = len(every) - len(pairs)
+    if recorded:
+        notes.append(
+            f"metrics of {count(recorded, 'pair')} recorded, not recomputed: the outputs were left out when packed, and "
+            f"{NUMBERS_FILE} holds what they were"
+        )
+    odd = () if findings else tuple(_foreign_sides(analysis, every, left_out))
+    return Check(
+        METRICS, {"pairs": compared, "metrics": METRICS_OF_A_PAIR * compared}, (*findings, *odd), tuple(notes)
+    )
+
+
+def _foreign_sides(
+    analysis: CampaignAnalysis, pairs: Sequence[ComparedPair], left_out: Collection[str]
+) -> Iterator[Finding]:
+    """Recorded comparisons of other pictures than the slots': their metrics would say nothing about these."""
+    hashes = {
+        f"{record.directory}/{output.path}": output.file_sha256
+        for record in analysis.campaign.slots()
+        for output in record.outputs
+    }
+    for pair in pairs:
+        if pair.comparison is None or not {pair.baseline, pair.candidate} & {*left_out}:
+            continue
+        for path, side in ((pair.baseline, pair.comparison.a), (pair.candidate, pair.comparison.b)):
+            if side.file_sha256 != hashes.get(path):
+                place = f"the SHA-256 of the compared {path}"
+                yield Finding(NUMBERS_FILE, None, place, side.file_sha256, hashes.get(path), RESULT_FILE)
 
 
 def _figure_findings(directory: Path, figures: Figures, tally: Tally) -> Iterator[Finding]:

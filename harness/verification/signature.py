@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from fuseproof.harness.campaign.folder import Campaign
-from fuseproof.harness.report.sums import SUMS_FILE, checksums, noted_lines, temporary_files
+from fuseproof.harness.campaign.left_out import LEFT_OUT_FILE, SUMS_FILE, is_log, left_out_lines, noted_lines
+from fuseproof.harness.number_format import count
+from fuseproof.harness.report.sums import checksums, temporary_files
 from fuseproof.harness.verification.findings import SIGNATURE, Check, Finding
 from fuseproof.harness.verification.lines import line_findings
-
-LOG_NAMES = frozenset({"stdout.log", "stderr.log"})
-LEFT_OUT_FILE = "left-out.txt"
-"""Lines of ``SHA256SUMS``: the logs that ``fuseproof pack --without-logs`` has left out, which no number rests on."""
 
 
 def check_signature(campaign: Campaign) -> Check:
@@ -23,15 +21,14 @@ def check_signature(campaign: Campaign) -> Check:
     if not noted:
         missing = Finding(SUMS_FILE, "is missing or lists nothing, so nothing was signed")
         return Check(SIGNATURE, {"files listed": 0, "files": len(present)}, (missing,))
-    left_out = _left_out(directory, noted, present)
+    left_out = set(left_out_lines(directory, noted)) | ({LEFT_OUT_FILE} - noted.keys()) & present.keys()
     findings = [
         Finding(name, _problem(noted.get(name), present.get(name)))
         for name in sorted({*noted, *present} - left_out)
         if noted.get(name) != present.get(name)
     ]
     findings += [*_strange_lines(directory, len(noted)), *_left_out_findings(directory, noted, left_out)]
-    logs = len(left_out) - 1
-    notes = [f"{logs} logs were left out when the folder was packed"] if logs > 0 else []
+    notes = _left_out_notes(left_out - {LEFT_OUT_FILE})
     notes += [
         f"{name} is left of a session that was killed while it wrote: no evidence"
         for name in temporary_files(directory)
@@ -44,20 +41,22 @@ def changed_files(signature: Check) -> frozenset[str]:
     return frozenset(finding.file for finding in signature.findings)
 
 
-def _left_out(directory: Path, noted: Mapping[str, str], present: Mapping[str, str]) -> set[str]:
-    """Missing logs, and the file that lists them, where the folder has one that was not signed; nothing but logs."""
-    if LEFT_OUT_FILE not in present or LEFT_OUT_FILE in noted:
-        return set()
-    return {LEFT_OUT_FILE, *(name for name in noted if name not in present and PurePosixPath(name).name in LOG_NAMES)}
+def _left_out_notes(names: Collection[str]) -> list[str]:
+    """How much is gone, by kind; kept raw arrays are outputs."""
+    logs = sum(map(is_log, names))
+    slots = sum(name.startswith("slots/") for name in names) - logs
+    kinds = {"log": logs, "output": slots, "drawn file": len(names) - slots - logs}
+    gone = [count(amount, kind) for kind, amount in kinds.items() if amount]
+    return [f"left out when the folder was packed, their SHA-256 kept: {', '.join(gone)}"] if gone else []
 
 
 def _left_out_findings(directory: Path, noted: Mapping[str, str], left_out: Collection[str]) -> Iterator[Finding]:
-    """The list of left-out logs is written after the signature, so it may say what follows from that and no more."""
+    """The list of what was left out is written after the signature, so it may say what follows from that and no more."""
     if not left_out:
         return
     expected = "".join(f"{noted[name]}\n" for name in sorted(left_out) if name != LEFT_OUT_FILE)
     stated = (directory / LEFT_OUT_FILE).read_bytes().decode("utf-8", "surrogateescape")
-    source = f"the logs of {SUMS_FILE} that are missing"
+    source = f"the files of {SUMS_FILE} that are missing and may be"
     yield from line_findings(LEFT_OUT_FILE, stated, expected, source)
 
 

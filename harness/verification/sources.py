@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from fuseproof.harness.campaign.folder import CAMPAIGN_FILE, OUTPUTS_FOLDER, PERF_FILE, Campaign
+from fuseproof.harness.campaign.left_out import LOG_NAMES
 from fuseproof.harness.campaign.origin import OriginFile
 from fuseproof.harness.media.files import file_sha256
 from fuseproof.harness.verification.findings import Finding, Tally
-from fuseproof.harness.verification.signature import LOG_NAMES
 
 
 def source_findings(campaign: Campaign, tally: Tally) -> Iterator[Finding]:

@@ -109,7 +109,7 @@ def test_a_wrong_name_costs_no_import(monkeypatch: pytest.MonkeyPatch, capsys: p
     monkeypatch.setattr(fastpaths_checks, "cases_of_models", None)
     monkeypatch.setattr(fastpaths_verify, "card", None)
     for command in ("verify", "bench"):
-        assert main(["fastpaths", command, "--site", "gelu"]) == 2
+        assert main(["fastpaths", command, "--site", "gelu_tan"]) == 2
         assert "next: Use --site gelu_tanh" in capsys.readouterr().err
 
 

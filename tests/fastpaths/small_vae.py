@@ -15,7 +15,7 @@ NORMS, CONVOLUTIONS = autoencoder_kl.SITES
 RESIDUAL_BLOCKS = 2 + 2 * 2  # in the middle, and two for each of two levels
 
 
-def make_vae():
+def make_vae(kind=AutoencoderKL):
     torch.manual_seed(0)
     arguments = {
         "down_block_types": ("DownEncoderBlock2D",) * 2,
@@ -28,7 +28,7 @@ def make_vae():
         "use_quant_conv": False,
         "use_post_quant_conv": False,
     }
-    vae = AutoencoderKL(**arguments).eval()
+    vae = kind(**arguments).eval()
     with torch.no_grad():
         for parameter in vae.parameters():  # biases and norms away from 0 and 1
             parameter.add_(0.1 * torch.randn_like(parameter))

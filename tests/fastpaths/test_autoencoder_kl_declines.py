@@ -97,7 +97,9 @@ def test_the_device_is_named_before_any_lesser_obstacle(change, vae):
 
 
 def test_another_class_is_not_asked_further():
-    assert "vae is Linear, the sites need AutoencoderKL" == autoencoder_kl.reject_reason(nn.Linear(2, 2))
+    assert "vae is Linear, the sites need AutoencoderKL or AutoencoderKLFlux2" == autoencoder_kl.reject_reason(
+        nn.Linear(2, 2)
+    )
 
 
 def upcast(vae):

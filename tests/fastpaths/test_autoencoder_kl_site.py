@@ -10,9 +10,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
+from diffusers import AutoencoderKLFlux2
 from torch import nn
 
 from fuseproof.fastpaths import mount
+from fuseproof.fastpaths.families import family_of
 from fuseproof.fastpaths.gates import Gate
 from fuseproof.fastpaths.kernels import conv_bias_residual, group_norm_silu
 from fuseproof.fastpaths.sites import autoencoder_kl
@@ -54,6 +56,18 @@ def test_decoding_runs_fused_from_the_first_call_on(vae):
         again = decode(vae, other)
         assert first_sights == gates[CONVOLUTIONS].first_sights
     assert torch.equal(bits(decode(vae, other)), bits(again))
+
+
+@pytest.mark.usefixtures("as_cuda")
+def test_the_class_of_flux2_has_the_same_coders():
+    vae = make_vae(AutoencoderKLFlux2)
+    eager = decode(vae)
+    with Installed(vae) as gates:
+        assert torch.equal(bits(eager), bits(decode(vae)))
+    assert {} == gates[NORMS].rejections | gates[CONVOLUTIONS].rejections
+    assert (1, 0) == (gates[NORMS].calls_fused, gates[NORMS].calls_eager)
+    assert (RESIDUAL_BLOCKS + 3, 0) == (gates[CONVOLUTIONS].calls_fused, gates[CONVOLUTIONS].calls_eager)
+    assert autoencoder_kl is family_of(vae)
 
 
 @pytest.mark.usefixtures("as_cuda")

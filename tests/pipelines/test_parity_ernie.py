@@ -71,7 +71,7 @@ def pipe(pipes: dict[torch.dtype, Any]) -> Any:
 
 
 def run(pipe: Any, backend: str, request: GenerationRequest, dtype: torch.dtype = torch.float32) -> GenerationResult:
-    with Session(pipe, SessionSettings(backend=backend), CPU, dtype, SILENT) as session:
+    with Session(pipe, SessionSettings(backend=backend, fastpaths="off"), CPU, dtype, SILENT) as session:
         return session.run(request)
 
 
@@ -94,6 +94,18 @@ def test_native_equals_diffusers_bit_for_bit(
     assert request.use_pe == bool(native.rewritten_prompt)
     assert [stage.name for stage in reference.stages] == [stage.name for stage in native.stages]
     assert request.num_inference_steps == len(reference.denoise_steps_ms) == len(native.denoise_steps_ms)
+    for backend in ("diffusers", "native"):
+        with Session(pipes[dtype], SessionSettings(backend=backend, fastpaths="auto"), CPU, dtype, SILENT) as session:
+            result, report = session.run(request), session.fastpaths_report()
+        assert reference.image.tobytes() == result.image.tobytes(), f"{backend} with fast paths: {report}"
+        assert reference.latents.tobytes() == result.latents.tobytes()
+        states = {name: site["state"] for name, site in report["sites"].items()}
+        # A product over one row of the picture may round otherwise than over all rows: its gate may say so.
+        may_be_rejected = {"image_rows"} if request.width == request.height == 16 else set()
+        assert {name for name, state in states.items() if state == "rejected"} <= may_be_rejected, report
+        assert "fused" == states["stream_blocks"], report
+        for held in ("text_projection", "rotary_angles"):
+            assert ("fused" if request.num_inference_steps > 1 else "not needed") == states[held], report
 
 
 @pytest.mark.parametrize("use_pe", [False, True], ids=["as-it-is", "enhanced"])
@@ -200,7 +212,7 @@ def test_a_scheduler_that_shifts_by_tokens_is_refused(pipe: Any, monkeypatch: py
 def test_a_text_that_the_tokenizer_cuts_is_said_to_be(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipe.tokenizer, "model_max_length", 8)
     request = replace(BASE, negative_prompt="blurry and dark", num_inference_steps=1)
-    with Session(pipe, SessionSettings(), CPU, torch.float32, SILENT) as session:
+    with Session(pipe, SessionSettings(fastpaths="off"), CPU, torch.float32, SILENT) as session:
         for _ in range(2):
             session.run(request)
         assert [

@@ -1,4 +1,5 @@
-"""AutoencoderKL (the VAE of FLUX and LongCat): GroupNorm + SiLU, what follows a convolution, and its layout.
+"""AutoencoderKL (the VAE of FLUX and LongCat), and AutoencoderKLFlux2 (FLUX.2, ERNIE-Image), whose coders are the same
+classes, and whose batch norm is the pipeline's business: GroupNorm + SiLU, what follows a convolution, and its layout.
 
 ``vae_group_norm_silu`` replaces each norm with the SiLU behind it, and the attention's norm. ``vae_convolutions`` takes
 whole residual blocks, samplers, and the first and last convolutions through channels-last memory: norms write it, cuDNN
@@ -22,6 +23,8 @@ from fuseproof.fastpaths.sites.autoencoder_kl import modules
 
 COMPONENT = "vae"
 CLASS_NAME = "AutoencoderKL"
+SAME_CODERS = ("AutoencoderKLFlux2",)
+"""Other classes around the same encoder and decoder; everything is replaced inside those."""
 KERNELS_OF_SITE = {
     "vae_group_norm_silu": ("group_norm_silu",),
     "vae_convolutions": ("conv_bias_residual", "channels_last_copy"),
@@ -32,8 +35,8 @@ QUALITY_OF_SITE = dict.fromkeys(SITES, "lossless")
 
 def reject_reason(vae: Any) -> str | None:
     """Why this VAE cannot carry any of the sites, naming the device first, or the module; None if it can."""
-    if type(vae).__name__ != CLASS_NAME:
-        return f"vae is {type(vae).__name__}, the sites need {CLASS_NAME}"
+    if type(vae).__name__ not in (CLASS_NAME, *SAME_CODERS):
+        return f"vae is {type(vae).__name__}, the sites need {' or '.join((CLASS_NAME, *SAME_CODERS))}"
     reason = modules.reject_reason(vae) or triton_missing_reason()
     return None if reason is None else _device_reason(vae) or reason
 

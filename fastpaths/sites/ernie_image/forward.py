@@ -189,9 +189,7 @@ class RewrittenForward:
         self, hidden: torch.Tensor, index: int, modulation: torch.Tensor, positions: Positions
     ) -> torch.Tensor:
         """diffusers' own block, its modulations expanded as diffusers expands them: [S, B, D]."""
-        expanded = [
-            part.unsqueeze(0).expand(len(hidden), -1, -1).contiguous() for part in modulation.chunk(6, dim=-1)
-        ]
+        expanded = [part.unsqueeze(0).expand(len(hidden), -1, -1).contiguous() for part in modulation.chunk(6, dim=-1)]
         result: torch.Tensor = self._transformer.layers[index](hidden, positions.angles, expanded, positions.mask)
         return result
 
@@ -213,8 +211,8 @@ class RewrittenForward:
         if self._rows_gate is None:
             return of(len(x))[:rows]
         key = ("image_rows", rows, signature(x), stream.numerics)
-        result = self._rows_gate.run(key, lambda: of(rows), lambda: of(len(x))[:rows])
-        return result
+        finished: torch.Tensor = self._rows_gate.run(key, lambda: of(rows), lambda: of(len(x))[:rows])
+        return finished
 
     def _unpatched(self, patches: torch.Tensor, height: int, width: int) -> torch.Tensor:
         """[B, H W, p p C] -> [B, C, H p, W p]."""

@@ -136,6 +136,8 @@ class ExactMatrices:
         return F.linear(attended, self._out.weight)
 
     def feed_forward(self, normed: torch.Tensor, numerics: Hashable) -> torch.Tensor:
-        """As diffusers runs it, on [S, B, D] memory."""
-        gate, up = self._gate_up.of(normed.transpose(0, 1), numerics)
-        return F.linear(self._geglu(gate, up), self._down.weight).transpose(0, 1)
+        """As diffusers runs it, on [S, B, D] memory; to the kernel, all rows are of one sample."""
+        rows = normed.transpose(0, 1)
+        gate, up = (half.flatten(0, 1).unsqueeze(0) for half in self._gate_up.of(rows, numerics))
+        activated = self._geglu(gate, up).view(*rows.shape[:2], -1)
+        return F.linear(activated, self._down.weight).transpose(0, 1)

@@ -12,7 +12,8 @@ Replaces: in ``ErnieImageTransformer2DModel.forward``, diffusers 0.42.1, the pro
     angles and mask of every forward; in every layer, cos and sin of the angles, rounded to the model's dtype.
 Exact: a held result *is* an earlier eager result of the same objects: the very ``text_bth`` and ``text_lens`` that the
     transformer was called with, unchanged since, and a picture of the same height and width.
-Declines: tensors made under ``inference_mode``, whose writes nobody counts, and hooks on ``text_proj`` or ``pos_embed``.
+Declines: tensors made under ``inference_mode``, whose writes nobody counts, and hooks on ``text_proj`` or
+    ``pos_embed``.
 Bytes: none moved; saved in every layer, two tables of S x 128 in fp32.
 Check first: if ``pos_embed`` appears in every forward, check that the loop hands over the same ``text_lens`` each time.
 Source: diffusers transformer_ernie_image.py, 0.42.1.
@@ -71,7 +72,7 @@ class RequestTensors:
         """Of a picture of ``size`` (rows, columns of patches) before ``text_rows`` rows of text."""
 
         def eager() -> tuple[torch.Tensor, ...]:
-            angles = self._transformer.pos_embed(_position_ids(text_lens, text_rows, size))
+            angles = self._angles(_position_ids(text_lens, text_rows, size))
             cos, sin = (table(angles).to(dtype).squeeze(2) for table in (torch.cos, torch.sin))
             return angles, cos, sin, _mask(text_lens, text_rows, size)
 
@@ -80,6 +81,13 @@ class RequestTensors:
             return Positions(*eager())
         key = ("rotary_angles", signature(text_lens), text_rows, size, dtype, numerics)
         return Positions(*held_value(gate, self._held, key, (text_lens,), eager))
+
+    def _angles(self, ids: torch.Tensor) -> torch.Tensor:
+        """[B, S, 1, head_dim] fp32 of [B, S, 3]."""
+        if ids.is_meta:  # where calls are only noted: diffusers' rotary embedding knows no such device
+            return ids.new_empty(*ids.shape[:2], 1, self._transformer.head_dim)
+        angles: torch.Tensor = self._transformer.pos_embed(ids)
+        return angles
 
     def is_mask_full(self, text_lens: torch.Tensor, text_rows: int) -> bool:
         """Whether every prompt fills its rows. Waits for the device the first time it is asked of a ``text_lens``."""

@@ -138,7 +138,11 @@ def _attention_reason(name: str, attention: Any) -> str | None:
 def _norm_reason(transformer: Any) -> str | None:
     for index, block in enumerate(transformer.layers):
         for name, norm in (("adaLN_sa_ln", block.adaLN_sa_ln), ("adaLN_mlp_ln", block.adaLN_mlp_ln)):
-            if type(norm).__module__ != "diffusers.models.normalization" or norm.weight is None or norm.bias is not None:
+            if (
+                type(norm).__module__ != "diffusers.models.normalization"
+                or norm.weight is None
+                or norm.bias is not None
+            ):
                 return f"layers.{index}.{name} is not diffusers' RMSNorm with a weight and no bias"
     if transformer.final_norm.norm.weight is not None:
         return "final_norm.norm has a weight; the rewritten forward's LayerNorm has none"

@@ -50,6 +50,7 @@ class EpilogueLinears(ExactLinears):
         packed = pack(parallel_projections(block))
         width = block.proj_out.out_features
         weight = block.proj_out.weight.detach()
+        assert packed.bias is not None  # soundness asks for one in every linear
         return SplitParallel(
             packed.weight[: 3 * width],
             packed.bias[: 3 * width],

@@ -10,7 +10,7 @@ LANES, VECTOR = 32, 4
 def mean_of_squares(x, ascending=False, strided=False):
     """fp32 [R] of bf16 rows [R, D]: 32 lanes of four accumulators, folded left to right, then 16, 8, 4, 2, 1 apart.
 
-    ``ascending`` folds lanes 1, 2, 4, 8, 16 apart, ``strided`` gives a lane every 32nd column: other orders, which show.
+    ``ascending`` folds lanes 1, 2, 4, 8, 16 apart, ``strided`` gives a lane every 32nd column: other orders.
     """
     values = x.float().numpy()
     squares = (values * values).reshape(len(values), -1, *((VECTOR, LANES) if strided else (LANES, VECTOR)))

@@ -51,7 +51,11 @@ REASONS = {
     "fp16": (lambda x: x.half(), lambda x: x, "gate is float16; the kernel needs bfloat16"),
     "empty": (lambda x: x[:, :0], lambda x: x, "gate has shape [1, 0, 16]; the kernel needs at least one element"),
     "up-shape": (lambda x: x, lambda x: x[..., :8], "up has shape [1, 3, 8]; the kernel needs [1, 3, 16]"),
-    "address": (lambda x: x[..., 1:9], lambda x: x[..., :8], "gate starts 2 bytes past a 16-byte address; the kernel needs 0"),
+    "address": (
+        lambda x: x[..., 1:9],
+        lambda x: x[..., :8],
+        "gate starts 2 bytes past a 16-byte address; the kernel needs 0",
+    ),
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The interpreted kernels against a model of torch's reduction order on CUDA, and the fusion that a gate must reject."""
+"""The interpreted kernels against a model of torch's reduction on CUDA, and the fusion that a gate must reject."""
 
 import pytest
 import torch

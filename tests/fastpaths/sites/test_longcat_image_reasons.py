@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fuseproof.fastpaths.sites import longcat_image
-from fuseproof.fastpaths.sites.longcat_image import soundness
+from fuseproof.fastpaths.sites import longcat_image, plain_modules
 from tests.fastpaths.small_model import small_pipe
 
 KERNEL_SITES = (*longcat_image.KERNELS_OF_SITE, *longcat_image.LOOP_OPERATIONS)
@@ -36,7 +35,7 @@ def test_on_a_cpu_every_site_that_needs_a_card_says_so_whatever_the_weights(dtyp
     ],
 )
 def test_fp32_blocks_are_rewritten_on_a_cpu_alone(expected, dtype, device):
-    assert expected == soundness._products_reason(dtype, torch.device(device))
+    assert expected == plain_modules._products_reason(dtype, torch.device(device))
 
 
 def test_on_a_card_kernels_say_that_they_need_bf16():
