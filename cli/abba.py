@@ -130,7 +130,7 @@ def picture_of_candidate(analysis: CampaignAnalysis) -> Path | None:
 
 
 def _run(options: AbbaOptions, command: list[str]) -> tuple[Path, Outcome]:
-    from fuseproof.cli.abba_weights import weights_of
+    from fuseproof.cli.abba_weights import refuse_unfit_root, weights_of
     from fuseproof.harness.campaign.gpu_rest import GpuWatch
     from fuseproof.harness.campaign.readiness import Readiness, unwatched_gpus_remark
     from fuseproof.harness.campaign.session import CampaignSession
@@ -176,6 +176,7 @@ def _run(options: AbbaOptions, command: list[str]) -> tuple[Path, Outcome]:
         if plan is None:
             raise AssertionError("without --resume there is always a plan")
         directory = _directory(options, plan.name)
+        refuse_unfit_root(options, directory)
         return directory, session.start(plan, directory)
 
 
@@ -208,20 +209,26 @@ def _directory(options: AbbaOptions, name: str) -> Path:
 
 
 def _show_dry_run(options: AbbaOptions) -> int:
+    from fuseproof.cli.abba_weights import refuse_unfit_root
     from fuseproof.harness.campaign.arm_sessions import places_of
     from fuseproof.harness.campaign.estimates import dry_run
     from fuseproof.harness.campaign.folder import refuse_used_folder
+    from fuseproof.harness.campaign.git_arms import resolve_arms, unmeasured_changes
     from fuseproof.harness.machine.gpus import survey_gpus
 
     again = None if options.from_stored is None else plan_again(options)
     plan = build_plan(options) if again is None else again.plan
     check_plan(plan)
-    check_gpus(options, plan)
+    survey = survey_gpus()
+    not_here = check_gpus(options, plan, survey)
     directory = _directory(options, plan.name)
     refuse_used_folder(directory)
-    planned = dry_run(plan, directory, places_of(plan, directory, "", Path.cwd()))
+    refuse_unfit_root(options, directory)
+    worktrees = resolve_arms(plan, Path.cwd())
+    planned = dry_run(plan, directory, places_of(plan, directory, "", Path.cwd(), worktrees))
     remarks = [] if again is None else list(again.remarks)
-    remarks += [text for text in (one_block_remark(plan), dummy_weights_remark(plan, survey_gpus())) if text]
+    remarks += [*not_here, *unmeasured_changes(plan, worktrees)]
+    remarks += [text for text in (one_block_remark(plan), dummy_weights_remark(plan, survey)) if text]
     if options.as_json:
         click.echo(json.dumps(planned.to_json() | {"remarks": remarks}, indent=2, allow_nan=False))
     else:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fuseproof.cli.abba_options import AbbaOptions
 
 CANDIDATE_FIELDS = ("candidate", "candidate_command", "candidate_ref")
+REPEATED_FIELDS = (*CANDIDATE_FIELDS, "candidate_name")
 Arms = dict[str, dict[str, Any]]
 
 
@@ -27,7 +28,7 @@ def repeatable(*names: str, metavar: str, description: str) -> Any:
 
 def parted(flags: Mapping[str, Any]) -> dict[str, Any]:
     """Parsed flags with the first candidate in the fields of B, and the others in ``more_candidates``."""
-    given = {name: tuple(flags.get(name) or ()) for name in CANDIDATE_FIELDS}
+    given = {name: tuple(flags.get(name) or ()) for name in REPEATED_FIELDS}
     firsts = {name: values[0] if values else None for name, values in given.items()}
     return dict(flags) | firsts | {"more_candidates": {name: values[1:] for name, values in given.items()}}
 

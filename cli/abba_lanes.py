@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fuseproof.cli.abba_options import AbbaOptions
+from fuseproof.errors import UsageError
 
 if TYPE_CHECKING:
     from fuseproof.harness.campaign.folder import Campaign
@@ -51,18 +52,31 @@ def lanes_of(
         yield Lanes(environment, cuda_visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
-def check_gpus(options: AbbaOptions, plan: Plan) -> None:
-    """Raise :class:`UsageError` for what ``--gpus`` and ``--executor ray`` would refuse; starts nothing."""
-    from fuseproof.harness.campaign.gpu_choice import chosen_gpus, refuse_arms_with_devices
-    from fuseproof.harness.machine.gpus import survey_gpus
+def check_gpus(options: AbbaOptions, plan: Plan, survey: GpuSurvey) -> list[str]:
+    """For a dry run: what ``--gpus`` and ``--executor ray`` would need and this machine has not; starts nothing.
+
+    A machine without any GPU, or without Ray, may plan for another one. Raises :class:`UsageError` for what would be
+    refused anywhere, and for cards that are not among those that are here.
+    """
+    from fuseproof.harness.campaign.gpu_choice import chosen_gpus, refuse_arms_with_devices, refuse_impossible_names
 
     if options.executor == "ray":
         from fuseproof.harness.campaign.ray_executor import load_ray
 
-        load_ray()
+        if options.gpus_per_block != 0:
+            refuse_arms_with_devices(plan, "--executor ray")
+        try:
+            load_ray()
+        except UsageError as error:
+            return [f"{error.message} The plan is shown; it cannot run here"]
     if options.gpus is not None:
-        chosen_gpus(options.gpus, survey_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))
         refuse_arms_with_devices(plan)
+        refuse_impossible_names(options.gpus)
+        if not survey.gpus:
+            why = f" ({survey.reason})" if survey.reason else ""
+            return [f"there is no GPU here{why}, so --gpus {options.gpus} is not checked; the plan cannot run here"]
+        chosen_gpus(options.gpus, survey, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return []
 
 
 def lane_words(options: AbbaOptions) -> list[str]:

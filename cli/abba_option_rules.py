@@ -22,6 +22,7 @@ EXCLUSIVE = (
     ("aa", "candidate"),
     ("aa", "candidate_command"),
     ("aa", "candidate_ref"),
+    ("aa", "candidate_name"),
     ("aa", "floor"),
     ("plan_for", "floor"),
     ("quick", "floor"),
@@ -29,9 +30,12 @@ EXCLUSIVE = (
     ("resume", "dry_run"),
 )
 
+PATHS = ("from_stored", "from_campaign", "model_cache_root", "output", "resume", "repo", "floor")
+
 
 def refuse_contradictions(options: AbbaOptions) -> None:
     """Raise :class:`UsageError` for the first pair of flags that cannot both be meant."""
+    _refuse_empty_paths(options)
     refuse_unpaired(options)
     _refuse_lone_planning_flags(options)
     for first, second in EXCLUSIVE:
@@ -52,6 +56,17 @@ def refuse_contradictions(options: AbbaOptions) -> None:
     refuse_rootless_cleanup(options)
 
 
+def _refuse_empty_paths(options: AbbaOptions) -> None:
+    """An empty path, as an unset shell variable leaves it, would mean the present folder."""
+    for field in PATHS:
+        value = getattr(options, field)
+        if value is not None and not value.strip():
+            raise UsageError(
+                f"{flag_name(field)} is {value!r}; a path was expected.",
+                next_step="Leave it out, or name the folder; . is the present one.",
+            )
+
+
 def _refuse_lone_planning_flags(options: AbbaOptions) -> None:
     if options.plan_for is not None:
         return
@@ -70,16 +85,28 @@ def _refuse_lone_repository(options: AbbaOptions) -> None:
 
 
 def _refuse_lone_baseline(options: AbbaOptions) -> None:
-    candidates = (options.candidate, options.candidate_command, options.candidate_ref)
-    has_candidate = any(given is not None for given in candidates)
-    has_baseline = options.baseline is not None or options.baseline_ref is not None
-    if not has_baseline or has_candidate or options.aa or options.plan is not None:
+    if options.aa or options.plan is not None:
         return
-    raise UsageError(
-        f"{'--baseline-ref' if options.baseline is None else '--baseline'} was given without --candidate, so it would "
-        "be compared with nothing that was said.",
-        next_step="Add --candidate (or --candidate-command, --candidate-ref), or --aa to run the baseline twice.",
-    )
+    baselines, candidates = (_given(options, role) for role in ("baseline", "candidate"))
+    if baselines and not candidates:
+        raise UsageError(
+            f"{baselines[0]} was given without {baselines[0].replace('baseline', 'candidate')}, so it would be "
+            "compared with nothing that was said.",
+            next_step="Add --candidate (or --candidate-command, --candidate-ref), or --aa to run the baseline twice.",
+        )
+    if "--candidate-command" in candidates and not baselines:
+        raise UsageError(
+            "--candidate-command was given without --baseline-command, so it would be compared with nothing that was "
+            "said.",
+            next_step='Add --baseline-command, or --baseline "FLAGS" to compare it with `fuseproof generate`.',
+        )
+
+
+def _given(options: AbbaOptions, role: str) -> list[str]:
+    """Which of an arm's flags were given: ``--baseline``, ``--baseline-command``, ``--baseline-ref``."""
+    return [
+        flag_name(field) for field in (role, f"{role}_command", f"{role}_ref") if getattr(options, field) is not None
+    ]
 
 
 def _refuse_both(options: AbbaOptions, first: str, second: str) -> None:

@@ -33,8 +33,8 @@ OVERRIDES = {
     "retries": "retries",
 }
 """Flags that replace one key of a plan, and that key."""
-SOURCE_FIELDS = ("repo", "setup", "python")
-OWN_FIELDS = ("cells", "flags", "contract", "qualify", "name", "aa", "keep_raw")
+SOURCE_FIELDS = ("repo", "setup", "python", "time_pattern")
+OWN_FIELDS = ("cells", "flags", "contract", "qualify", "name", "baseline_name", "candidate_name", "aa", "keep_raw")
 PLAN_FIELDS = ("plan", *ARM_FIELDS, *SOURCE_FIELDS, *OVERRIDES, *OWN_FIELDS)
 
 
@@ -61,7 +61,8 @@ class AbbaOptions:
     baseline_command: str | None = flag(
         "--baseline-command",
         metavar="COMMAND",
-        description="Any program as baseline; {perf_dump} and {output_dir} say where its results belong.",
+        description="Any program as baseline; {perf_dump} and {output_dir} say where its results belong. Needs "
+        "--candidate-command, --candidate or --aa.",
     )
     candidate_command: str | None = repeatable(
         "--candidate-command", metavar="COMMAND", description="Any program as candidate, with the same placeholders."
@@ -82,6 +83,18 @@ class AbbaOptions:
     )
     python: str | None = flag(
         "--python", metavar="PATH", description="The interpreter of both arms; a relative path lies in a ref's tree."
+    )
+    time_pattern: str | None = flag(
+        "--time-pattern",
+        metavar="REGEX",
+        description="For commands that only print their time: where it stands, its number in a group named s or ms, as "
+        "'time: (?P<s>[0-9.]+) s'. It must match once; {perf_dump} is then left out of the commands.",
+    )
+    baseline_name: str | None = flag(
+        "--baseline-name", metavar="NAME", description="What the report calls the baseline. [default: the plan's]"
+    )
+    candidate_name: str | None = repeatable(
+        "--candidate-name", metavar="NAME", description="What the report calls the candidate."
     )
     cells: str | None = flag(
         "--cells", metavar="NAMES", description="Only these cells of the PLAN, separated by commas. [default: all]"
@@ -147,7 +160,11 @@ class AbbaOptions:
     output: str | None = flag(
         "--output", metavar="DIR", description="A new or empty campaign folder. [default: campaigns/<name>-<UTC time>]"
     )
-    name: str | None = flag("--name", description="The campaign's name. [default: the plan's]")
+    name: str | None = flag(
+        "--name",
+        metavar="NAME",
+        description="The campaign's name. [default: the plan's; of refs, commands and named arms it is made of these]",
+    )
     timeout: float | None = flag(
         "--timeout",
         type=FiniteNumber(0.01, LONGEST_SLOT_S),
@@ -210,7 +227,8 @@ class AbbaOptions:
         description="For --executor ray: what a block asks the cluster for, one GPU, or 0 for one CPU. [default: 1]",
     )
     allow_busy: bool = lone_switch(
-        "--allow-busy", description="Start on a busy machine; disturbed slots are marked and cap the verdict."
+        "--allow-busy",
+        description="Start on a busy machine; disturbed slots, and slots too short to tell, cap the verdict.",
     )
     require: str | None = flag(
         "--require", type=Name("faster"), description="Exit with 5 unless every cell's verdict is FASTER."

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fuseproof.cli.abba_candidates import all_given, arm_from, refuse_several, with_further_candidates
 from fuseproof.cli.abba_from import plan_again
+from fuseproof.cli.abba_names import campaign_name, has_names, has_telling_names, title_of, with_names
 from fuseproof.cli.abba_options import ARM_FIELDS, OVERRIDES, AbbaOptions
 from fuseproof.cli.abba_sources import only_cells, refuse_missing_refs, refuse_unheard_flags, with_sources
 from fuseproof.errors import UsageError
@@ -26,6 +27,8 @@ def build_plan(options: AbbaOptions) -> Plan:
     loaded = load_plan(DEFAULT_PLAN if options.plan is None else options.plan)
     base = _with_cells(options, loaded.to_json())
     base["arms"] = _arms(options, base["arms"])
+    if options.plan is None and not base["title"] and not options.aa and has_telling_names(base["arms"]):
+        base["title"] = title_of(base["arms"])
     if len(base["arms"]) > 2 and (options.plan is None or "blocks" not in loaded.model_fields_set):
         base.pop("blocks")  # as many as arms
     base |= {key: getattr(options, field) for field, key in OVERRIDES.items() if getattr(options, field) is not None}
@@ -62,7 +65,8 @@ def _from_flags(options: AbbaOptions, default: Values, has_own_arms: bool) -> Va
     kept = {key: default[key] for key in KEPT_OF_DEFAULT}
     if options.baseline_ref is not None or options.candidate_ref is not None:
         kept["warmup_slots"] = 2  # each arm's caches are its own and cold
-    return kept | {"name": "abba", "title": _title(options), "arms": arms, "cells": cells}
+    title = _title(options) if has_own_arms and not has_names(options) else ""
+    return kept | {"name": campaign_name(options), "title": title, "arms": arms, "cells": cells}
 
 
 def _title(options: AbbaOptions) -> str:
@@ -81,7 +85,7 @@ def _arms(options: AbbaOptions, arms: dict[str, Values]) -> dict[str, Values]:
     own = arms | {role: _arm(options, role, arms[role]) for role in ("baseline", "candidate")}
     found = with_further_candidates(options, own, plan_candidate)
     refuse_several(options, found)
-    return with_sources(options, found)
+    return with_names(options, with_sources(options, found))
 
 
 def _arm(options: AbbaOptions, role: str, arm: Values) -> Values:

@@ -69,8 +69,11 @@ class QuickResult:
 def run_quick(options: AbbaOptions, arguments: Sequence[str]) -> int:
     """Check, load once, run every cell's slots, print. Returns the exit code."""
     from fuseproof.cli.abba_plan import build_plan
+    from fuseproof.cli.abba_quick_dry_run import show_quick_dry_run
     from fuseproof.cli.abba_quick_rules import arms_of
 
+    if options.dry_run:
+        return show_quick_dry_run(options)
     _use_the_environment_of_slots(arguments)  # before the folder: a process that is replaced removes nothing
     with tempfile.TemporaryDirectory(prefix="fuseproof-quick-") as temporary:
         folder = Path(temporary).resolve()

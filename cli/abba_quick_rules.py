@@ -61,6 +61,8 @@ LOAD_FIELDS = (
     "use_pe",
 )
 """What decides which pipeline is loaded: cells that agree in it share one load."""
+WARMUPS = 2
+"""Discarded slots before a cell's first block: one of each arm, whatever the plan says of fresh processes."""
 FRESH_PROCESSES = "Leave out --quick: `fuseproof abba` compares them in fresh processes."
 HEEDED_FLAGS = frozenset(
     {
@@ -77,7 +79,17 @@ HEEDED_FLAGS = frozenset(
             "min_effect",
             "contract",
         ),
-        *("baseline", "candidate", "more_candidates", "allow_busy", "require_fastpaths", "as_json"),
+        *(
+            "baseline",
+            "candidate",
+            "more_candidates",
+            "baseline_name",
+            "candidate_name",
+            "dry_run",
+            "allow_busy",
+            "require_fastpaths",
+            "as_json",
+        ),
         *("baseline_command", "candidate_command", "baseline_ref", "candidate_ref"),
     }
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fuseproof.cli.abba_quick_rules import ArmOptions, refuse_unequal_requests
+from fuseproof.cli.abba_quick_rules import WARMUPS, ArmOptions, refuse_unequal_requests
 from fuseproof.cli.fastpath_choices import choose_certificate, refuse_fallback, refuse_unmet_at_once
 from fuseproof.cli.generate_images import run_one
 from fuseproof.cli.generate_record import missing_fastpaths, perf_dump
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 ARM_WORDS = {"A": "baseline", "B": "candidate"}
 SLOTS_OF_A_BLOCK = 4
-WARMUPS = 2
-"""Discarded slots before a cell's first block: one of each arm, whatever the plan says of fresh processes."""
 
 
 @dataclass(frozen=True)

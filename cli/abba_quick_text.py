@@ -61,7 +61,7 @@ def _metric_line(metric: MetricResult) -> str:
     bounds = bounds if bounds.endswith("%") else f"{bounds} %"
     return (
         f"{metric.title}: reduction {percent_text(comparison.reduction)}, "
-        f"{100 * (1 - comparison.alpha):g} % interval {bounds}, noise floor {percent_text(comparison.noise_floor)}, "
+        f"{100 * (1 - comparison.alpha):g} % interval {bounds}, spread F {percent_text(comparison.noise_floor)}, "
         f"{means_text(comparison)}"
     )
 

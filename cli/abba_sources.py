@@ -14,10 +14,22 @@ TREE = "{tree}"
 
 
 def with_sources(options: AbbaOptions, arms: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The arms with ``--repo``, ``--setup`` (of arms with a ref) and ``--python`` (of all) in place of their own."""
+    """The arms with ``--repo``, ``--setup`` (of arms with a ref), ``--time-pattern`` (of commands) and ``--python``."""
     of_ref = {key: value for key in ("repo", "setup") if (value := getattr(options, key)) is not None}
     of_all = {} if options.python is None else {"python": options.python}
-    changed = {role: arm | of_all | (of_ref if arm.get("ref") is not None else {}) for role, arm in arms.items()}
+    of_command = {} if options.time_pattern is None else {"time_pattern": options.time_pattern}
+    changed = {
+        role: arm
+        | of_all
+        | (of_ref if arm.get("ref") is not None else {})
+        | (of_command if arm.get("command") is not None else {})
+        for role, arm in arms.items()
+    }
+    if of_command and all(arm.get("command") is None for arm in changed.values()):
+        raise UsageError(
+            "--time-pattern reads the printed time of commands, and both arms are `generate`, which writes a dump.",
+            next_step="Leave it out, or give the arms with --baseline-command and --candidate-command.",
+        )
     if of_ref and all(arm.get("ref") is None and not _needs_tree(arm) for arm in changed.values()):
         raise UsageError(
             f"--{next(iter(of_ref))} is for arms with a git ref, and there is none.",

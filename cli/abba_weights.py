@@ -20,8 +20,9 @@ from fuseproof.cli.abba_weights_wanted import Wanted, wanted_weights
 from fuseproof.errors import InvalidMeasurementError, UsageError
 from fuseproof.harness.campaign.interrupts import Interrupts
 from fuseproof.harness.campaign.model_cache import CacheRoot, Claim
-from fuseproof.harness.campaign.model_files import CACHE, OFFLINE, ClaimedModel, Usage, refuse_shared_root, usage_of
-from fuseproof.harness.campaign.model_ledger import HeldWeights, chosen_root, cleaned_entry, entry, read
+from fuseproof.harness.campaign.model_files import CACHE, OFFLINE, ClaimedModel, Usage, usage_of
+from fuseproof.harness.campaign.model_places import refuse_entangled_root, refuse_shared_root, shared_cache
+from fuseproof.harness.campaign.model_ledger import HeldWeights, chosen_root, cleaned_entry, entry
 from fuseproof.harness.machine.redaction import redact
 from fuseproof.schedules.plan import Plan
 
@@ -44,12 +45,13 @@ class HubWeights:
         Raises :class:`FuseproofError` for weights that cannot be had and :class:`InvalidMeasurementError` where the
         arms of a cell would run different commits of one model.
         """
-        begun = chosen_root(read(directory))
-        chosen = self if self.root is not None or begun is None else replace(self, root=begun[0], cleans=begun[1])
+        begun = None if self.root is not None else chosen_root(directory)
+        chosen = self if begun is None else replace(self, root=begun[0], cleans=begun[1])
         wanted = wanted_weights(plan, working_directory, chosen.root)
         if chosen.root is None:
             yield HeldWeights(_variables(wanted, None), list(self._fetched(wanted, None)))
             return
+        refuse_entangled_root(chosen.root, directory)
         if chosen.cleans or self.cleans:
             refuse_shared_root(chosen.root, os.environ)
         with replace(chosen, cleans=chosen.cleans or self.cleans)._claimed(wanted, directory) as weights:
@@ -63,11 +65,12 @@ class HubWeights:
         cache, held = CacheRoot(self.root), HeldWeights()
         with cache.claimed(directory, _claims(wanted), cleans=self.cleans) as claim:
             try:
-                for other, model, removal in cache.sweep(claim):
+                for other, model, removal in [] if shared_cache(self.root, os.environ) else cache.sweep(claim):
                     killed = redact(other.campaign)
                     more = {"campaign": killed}
                     held.entries.append(cleaned_entry(model, removal, self.root, "killed", time.time(), more))
-                    self._tell_removed(model, removal.removed, f" that {killed} left when it was killed")
+                    whose = f" that {killed} left when it was killed"
+                    self._tell_removed(model, removal.removed, whose, removal.kept_because)
                 held.entries += self._fetched(wanted, (cache, claim))
                 held.variables = _variables(wanted, self.root)
                 yield held
@@ -96,7 +99,7 @@ class HubWeights:
         self, wanted: Sequence[Wanted], claimed: tuple[CacheRoot, Claim] | None
     ) -> Iterator[dict[str, object]]:
         """Fetch what is missing; a ledger line each."""
-        root = {} if self.root is None else {"root": True, "cleans": self.cleans}
+        root = {} if claimed is None else {"root": True, "root_id": claimed[0].root_id, "cleans": self.cleans}
         for want in (want for want in wanted if want.by_command):
             folder = _folder(want)
             usage = usage_of(folder)
@@ -135,16 +138,33 @@ class HubWeights:
 
 def weights_of(options: AbbaOptions, remark: Callable[[str], None]) -> HubWeights:
     """The weights as ``--model-cache-root`` and ``--cleanup-model-cache`` want them; refuses a shared root."""
-    text = options.model_cache_root
-    try:
-        root = None if text is None else Path(text).expanduser().absolute()
-    except RuntimeError as error:
-        raise UsageError(f"--model-cache-root is {text!r}, and there is no such home folder.") from error
-    if root is not None and root.exists() and not root.is_dir():
-        raise UsageError(f"--model-cache-root {text} is a file; a folder was expected.", next_step="Choose another.")
-    if root is not None and options.cleanup_model_cache:
-        refuse_shared_root(root, os.environ)
+    root = _named_root(options)
     return HubWeights(root, options.cleanup_model_cache, remark)
+
+
+def _named_root(options: AbbaOptions) -> Path | None:
+    """The folder that ``--model-cache-root`` names; :class:`UsageError` for one that can be none, or a shared one."""
+    text = options.model_cache_root
+    if text is None:
+        return None
+    try:
+        root = Path(text).expanduser().absolute()
+    except RuntimeError as error:
+        raise UsageError(
+            f"--model-cache-root is {text!r}, and there is no such home folder.", next_step="Give the full path."
+        ) from error
+    if root.exists() and not root.is_dir():
+        raise UsageError(f"--model-cache-root {text} is a file; a folder was expected.", next_step="Choose another.")
+    if options.cleanup_model_cache:
+        refuse_shared_root(root, os.environ)
+    return root
+
+
+def refuse_unfit_root(options: AbbaOptions, directory: Path) -> None:
+    """Raise :class:`UsageError` where ``--model-cache-root`` and the campaign's folder would lie in one another."""
+    root = _named_root(options)
+    if root is not None:
+        refuse_entangled_root(root, directory)
 
 
 def _variables(wanted: Sequence[Wanted], root: Path | None) -> dict[tuple[str, str], dict[str, str]]:

@@ -120,6 +120,6 @@ def _refuse_two_caches(arm: Arm, root: Path | None) -> None:
     own = [name for name in CACHE_VARIABLES if name in arm.env]
     if root is not None and own:
         raise UsageError(
-            f"The {arm.name} arm's env sets {own[0]}, and --model-cache-root names {redact(str(root))}.",
+            f"The env of arm {arm.name!r} sets {own[0]}, and --model-cache-root names {redact(str(root))}.",
             next_step="Leave one out.",
         )

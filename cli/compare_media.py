@@ -62,6 +62,9 @@ def compare_media(
 ) -> int:
     """Compare picture A with picture B, or the folders A and B file name by file name.
 
+    Names that differ only in a time (outputs of two runs) belong together; where no names agree, pictures with times
+    in their names are paired in that order. A note says which pairs were not formed by equal names.
+
     Equality comes first: file bytes, then decoded values in their native depth. SSIM (with its variant), PSNR and
     distances follow. Sizes, channels and bit depths must agree; nothing is ever resized or converted. In folders every
     pair is compared, and the worst decides.

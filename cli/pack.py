@@ -35,6 +35,12 @@ MOST_NAMED = 3
     is_flag=True,
     help="Leave out the slots' stdout.log and stderr.log, except where a time rests on them.",
 )
+@click.option(
+    "--without-outputs",
+    is_flag=True,
+    help="Leave out pictures, kept raw arrays, figures and report.html: small enough to keep in a repository. Their "
+    "hashes stay, as recorded.",
+)
 @click.option("--unverified", is_flag=True, help="Pack a folder that does not verify; the body's first line says so.")
 @json_option()
 def pack(
@@ -42,10 +48,14 @@ def pack(
     output: Path | None,
     asset_base_url: str | None,
     without_logs: bool,
+    without_outputs: bool,
     unverified: bool,
     as_json: bool,
 ) -> int:
     """Pack the campaign in DIR: the whole folder, pull-request.md to paste, and the pictures it shows in assets/.
+
+    The text to paste is also written beside the archive, as <name>.pull-request.md. What --without-logs and
+    --without-outputs leave behind is named in left-out.txt, and `fuseproof verify` accepts exactly that as missing.
 
     The folder is verified first, as `fuseproof verify` does. The body stays below GitHub's 65,536 characters, and its
     pictures have flat names that stay the same: <cell>-<block>-<slot>-<n>.png. The same folder gives the same bytes.
@@ -60,6 +70,7 @@ def pack(
         output if output is not None else Path(f"{directory.resolve().name}.zip"),
         base_url=None if asset_base_url is None else checked_base_url(asset_base_url),
         has_logs=not without_logs,
+        has_outputs=not without_outputs,
         allows_unverified=unverified,
     )
     for line in _warnings(packed):
@@ -73,7 +84,9 @@ def _as_json(packed: Packed) -> dict[str, Any]:
         "schema": "fuseproof.pack/1",
         "archive": str(packed.archive),
         "archive_bytes": packed.archive_bytes,
+        "body": str(packed.body_file),
         "files": packed.files,
+        "left_out": packed.left_out,
         "picture_bytes": packed.picture_bytes,
         "log_bytes": packed.log_bytes,
         "assets": list(packed.assets),
@@ -91,8 +104,12 @@ def _text(packed: Packed) -> str:
     return "\n".join(
         (
             visible(f"{packed.archive}: {packed.files} files, {_mib(packed.archive_bytes)} ({sizes})"),
-            f"{BODY_FILE}: {packed.body_characters:,} of {LONGEST_BODY:,} characters",
+            visible(
+                f"{packed.body_file}: the text to paste, {packed.body_characters:,} of {LONGEST_BODY:,} characters; "
+                f"also in the archive as {BODY_FILE}"
+            ),
             f"{ASSETS_FOLDER}/: {len(packed.assets)} pictures",
+            *([f"left out, with their hashes in left-out.txt: {packed.left_out} files"] if packed.left_out else []),
         )
     )
 
@@ -101,7 +118,7 @@ def _warnings(packed: Packed) -> list[str]:
     found = []
     if not packed.is_verified:
         found.append("fuseproof: warning: the folder does not verify; the body's first line says so")
-    words = f"{packed.logs} logs and every perf.json" if packed.logs else "every perf.json"
+    words = f"{packed.logs} logs and all perf.json" if packed.logs else "all perf.json"
     found.append(
         f"fuseproof: note: {words} are packed in the arms' own words, not redacted; look through them before you share "
         "the archive" + ("; --without-logs leaves the logs out" if packed.logs else "")

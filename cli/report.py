@@ -9,7 +9,7 @@ import click
 from fuseproof.cli import exit_codes
 from fuseproof.cli.abba_planning import show_plan_of
 from fuseproof.cli.floor_choice import HELP as FLOOR_HELP
-from fuseproof.cli.floor_choice import keep_chosen_floor
+from fuseproof.cli.floor_choice import change_floor
 from fuseproof.cli.options import json_option
 from fuseproof.cli.report_head import head_comparison
 from fuseproof.cli.report_pair import show_pair
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 MOST_NAMES = 6
 ALONE = "Leave one of them out."
+REMOVE_HELP = "Writes into DIR, and says so; `none` takes the floor out again."
 
 
 @click.command()
@@ -56,7 +57,7 @@ ALONE = "Leave one of them out."
     metavar="EFFECT",
     help="Print how many blocks find this effect, by the scatter of this campaign; write nothing.",
 )
-@click.option("--floor", metavar="PATH", type=click.Path(path_type=str), help=FLOOR_HELP)
+@click.option("--floor", metavar="PATH", type=click.Path(path_type=str), help=f"{FLOOR_HELP} {REMOVE_HELP}")
 def report(
     directory: str,
     other: str | None,
@@ -91,10 +92,11 @@ def report(
         raise UsageError("--check speaks of the whole report and --block of a part of it.", next_step=ALONE)
     if plan_for is not None:
         return show_plan_of(directory, plan_for)
+    changed = ""
     if floor is not None:
         if check or blocks:
             raise UsageError("--floor is kept in the folder, and --check and --block write nothing.", next_step=ALONE)
-        keep_chosen_floor(directory, floor)
+        changed = change_floor(directory, floor)
     compared = head_comparison(directory, head, repo)
     if check or blocks:
         analysis = analyse(Campaign.open(directory), blocks)
@@ -106,11 +108,29 @@ def report(
         except FuseproofError:
             _show_what_is_left(directory)
             raise
-    click.echo(_rendered(analysis, "json" if as_json else output_format, is_written=not blocks), nl=False)
-    if compared is not None:
-        click.echo(f"fuseproof: {compared.sentence()}", err=True)
+    if check and output_format == "text" and not as_json:
+        click.echo(_up_to_date(directory, analysis))
+    else:
+        click.echo(_rendered(analysis, "json" if as_json else output_format, is_written=not blocks), nl=False)
+    for said in (changed, compared and compared.sentence()):
+        if said:
+            click.echo(f"fuseproof: {said}", err=True)
+    return _exit_code(analysis)
+
+
+def _exit_code(analysis: CampaignAnalysis) -> int:
     code = analysis.exit_code()
     return 0 if code == exit_codes.SLOWER else code
+
+
+def _up_to_date(directory: str, analysis: CampaignAnalysis) -> str:
+    """One line for a reader who asked whether anything changed, and not for the result again."""
+    from fuseproof.harness.analysis.sentences import word_counts
+    from fuseproof.harness.escape import visible
+    from fuseproof.harness.number_format import count
+
+    found = f"{word_counts(analysis)} in {count(len(analysis.cells), analysis.noun)}"
+    return visible(f"{directory} is up to date: every report file and checksum is what the measurements give ({found})")
 
 
 def _show_what_is_left(directory: str) -> None:

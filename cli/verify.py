@@ -4,36 +4,72 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fuseproof.cli import exit_codes
 from fuseproof.cli.options import json_option
+from fuseproof.errors import FuseproofError
 
 if TYPE_CHECKING:
     from fuseproof.harness.verification.findings import Check, Verification
 
+SEVERAL_SCHEMA = "fuseproof.verifications/1"
+"""Of several campaigns: ``campaigns`` holds one ``fuseproof.verification/1`` each, with its ``directory``."""
 MOST_FINDINGS = 5
 """Shown of each check; ``--json`` lists all of them."""
 
 
 @click.command()
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=str))
+@click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=str))
 @json_option("Print strict JSON instead of text: every check, every finding.")
-def verify(directory: str, as_json: bool) -> int:
-    """Recompute what the campaign in DIR says from what it keeps. Writes nothing, needs neither torch nor a GPU.
+def verify(directories: tuple[str, ...], as_json: bool) -> int:
+    """Recompute what the campaign in every DIR says from what it keeps. Writes nothing, needs neither torch nor a GPU.
 
     Checks that SHA256SUMS lists every file as it is, that every slot stands where campaign.json says, the hashes of all
     outputs and kept arrays, the times, memory and work in every result.json against its perf.json, the metrics of the
     pictures, and every number and line of the report files. Numbers that contradict each other are found whoever
     signed them. Whether the result itself is good is not asked: that is `fuseproof report`.
 
-    Exit code: 0 everything agrees, 1 something does not, 2 usage.
+    Of several folders each is checked on its own, and all of them whatever the first ones give.
+
+    Exit code: 0 everything agrees, 1 something does not or a DIR is no campaign, 2 usage.
     """
+    from fuseproof.cli.main import report_error
+
+    if len(directories) == 1:
+        return _show(_verified(directories[0]), as_json)
+    documents: list[dict[str, Any]] = []
+    code = exit_codes.DONE
+    for directory in directories:
+        try:
+            verification = _verified(directory)
+        except FuseproofError as error:
+            report_error(error)
+            documents.append({"directory": directory, "is_verified": False, "error": error.message})
+            code = exit_codes.FAILED
+            continue
+        documents.append({"directory": directory, **verification.to_json()})
+        code = code if verification.is_verified else exit_codes.FAILED
+        if not as_json:
+            click.echo(verification_text(verification), nl=False)
+    verified = sum(document["is_verified"] for document in documents)
+    if as_json:
+        told = {"schema": SEVERAL_SCHEMA, "is_verified": verified == len(documents), "campaigns": documents}
+        click.echo(json.dumps(told, indent=2, allow_nan=False))
+    else:
+        click.echo(f"{verified} of {len(documents)} campaigns verified")
+    return code
+
+
+def _verified(directory: str) -> Verification:
     from fuseproof.harness.verification.verify import verify_campaign
 
-    verification = verify_campaign(directory)
+    return verify_campaign(directory)
+
+
+def _show(verification: Verification, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps(verification.to_json(), indent=2, allow_nan=False))
     else:

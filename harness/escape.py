@@ -19,6 +19,7 @@ _SPECIAL = re.compile(
     re.VERBOSE,
 )
 _BLOCK_START = re.compile(r"^(?:>|#+(?=\s|$)|[+-](?=\s|$)|-(?=[\s-]*$)|(?=\d+[.)](?:\s|$)))")
+_TILDE = "&#126;"
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\u2029\ufeff\ud800-\udfff]")
 _LINE_BREAKS = re.compile(r"[\t\r\n\x0b\x0c\x85\u2028\u2029]+")
 
@@ -28,9 +29,15 @@ def visible(text: str) -> str:
     return _CONTROL.sub(lambda match: f"\\u{ord(match.group(0)):04x}", text)
 
 
-def markdown_text(value: object) -> str:
-    """Any value as inert text on one line, safe at the start of a paragraph and inside a table cell."""
+def markdown_text(value: object, *, is_alone: bool = False) -> str:
+    """Any value as inert text on one line, safe at the start of a paragraph and inside a table cell.
+
+    ``is_alone``: nothing else stands in its paragraph or cell, so that a single tilde (``HEAD~1``) starts nothing and
+    stays readable; only two of them strike out what is between.
+    """
     text = _inert(value)
+    if is_alone and text.count(_TILDE) == 1 and "~" not in text:
+        text = text.replace(_TILDE, "~")
     return _reference(text[0]) + text[1:] if _BLOCK_START.match(text) else text
 
 
@@ -48,7 +55,14 @@ def _reference(character: str) -> str:
 
 
 def markdown_code(value: object) -> str:
-    """Any value as inline code; an HTML element, because a backtick span cannot hold every text."""
+    """Any value as inline code: between backticks, where nothing needs an escape, or as an HTML element.
+
+    A backtick span cannot hold a backtick, a pipe in a table, or spaces at its ends; and what could be HTML is spelled
+    so that it is none in any reader.
+    """
+    text = visible(_LINE_BREAKS.sub(" ", str(value)))
+    if text and text == text.strip() and not {*"`|<&"} & {*text}:
+        return f"`{text}`"
     return f"<code>{_inert(value)}</code>"
 
 

@@ -35,10 +35,10 @@ class Strict(BaseModel):
 class Arm(Strict):
     """Baseline or candidate: flags for ``fuseproof generate``, or a command template of its own.
 
-    A command names ``{perf_dump}`` (or has a ``time_pattern``, by which its time is read from what it prints) and, if it
-    writes media, ``{output_dir}``. ``env`` is added to the slot's
-    environment; it is stored with the campaign, so it may not hold secrets. With a ``ref`` the arm runs a clean tree
-    of that commit of ``repo``, prepared once by ``setup``; ``imports`` names the module that must come from it.
+    A command names ``{perf_dump}`` and, if it writes media, ``{output_dir}``; with a ``time_pattern`` its time is read
+    from what it prints instead. ``env`` is added to the slot's environment; it is stored with the campaign, so it may
+    not hold secrets. With a ``ref`` the arm runs a clean tree of that commit of ``repo``, prepared once by ``setup``;
+    ``imports`` names the module that must come from it.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=200)]

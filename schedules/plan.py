@@ -27,7 +27,7 @@ Primary = Literal["worker", "denoise", "client"]
 DEFAULT_PLAN = "embedded"
 PLANS_FOLDER = Path(__file__).resolve().parent / "plans"
 PLAN_DIR = "{plan_dir}"
-"""In flags: the folder of the plan file. A built-in plan keeps it, so that a campaign moves between machines."""
+"""The folder of the plan file, in its texts. A built-in plan keeps it, so that a campaign moves between machines."""
 
 _NAME_RULE = "a name is 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first"
 
@@ -246,14 +246,18 @@ def _read_plan(path: Path, plan_dir: Path | None = None) -> Plan:
 
 
 def _located(plan: Plan, plan_dir: Path) -> Plan:
-    def flags(text: str) -> str:
+    def words(text: str) -> str:
         return shlex.join(with_plan_dir(word, plan_dir) for word in shlex.split(text)) if PLAN_DIR in text else text
 
     def located(arm: Arm) -> Arm:
-        repo = arm.repo and with_plan_dir(arm.repo, plan_dir)
-        return arm.model_copy(update={"flags": flags(arm.flags), "repo": repo})
+        places = {
+            key: text and with_plan_dir(text, plan_dir) for key, text in (("repo", arm.repo), ("python", arm.python))
+        }
+        env = {name: with_plan_dir(value, plan_dir) for name, value in arm.env.items()}
+        command = arm.command and words(arm.command)
+        return arm.model_copy(update={"flags": words(arm.flags), "command": command, "env": env, **places})
 
-    cells = tuple(cell.model_copy(update={"flags": flags(cell.flags)}) for cell in plan.cells)
+    cells = tuple(cell.model_copy(update={"flags": words(cell.flags)}) for cell in plan.cells)
     return plan.model_copy(update={"arms": plan.arms.changed(located), "cells": cells})
 
 

@@ -29,7 +29,8 @@ import triton.language as tl
 
 from fuseproof.fastpaths.kernels import gated_residual, rms_statistics, rmsnorm_modulate
 from fuseproof.fastpaths.kernels.arguments import first_of, output_reason, tensor_reason
-from fuseproof.fastpaths.kernels.bfloat16 import rounded, widened
+from fuseproof.fastpaths.kernels.bfloat16 import widened
+from fuseproof.fastpaths.kernels.gated_residual import add_gated
 from fuseproof.fastpaths.kernels.launching import CompileCase, is_interpreted, on_device_of
 from fuseproof.fastpaths.kernels.rms_statistics import (
     NUM_WARPS,
@@ -74,13 +75,15 @@ def _gated_residual_rmsnorm_modulate_kernel(  # type: ignore[no-untyped-def]
         gates = gate_ptr + batch * gate_batch_stride
         squares = tl.zeros((ROWS, 128), tl.float32)
         for start in range(0, D, 128 * UNROLL):
+            loaded = ()
             for r in tl.static_range(UNROLL):
                 place = start + r * 128 + column
                 residual = tl.load(residual_rows + place, mask=inside, other=0.0)
                 update = tl.load(update_rows + place, mask=inside, other=0.0)
-                gated = rounded(widened(tl.load(gates + place)) * widened(update))
-                raw = (widened(residual) + gated).to(tl.bfloat16)
-                tl.store(out_rows + place, raw, mask=inside)
+                loaded = loaded + (residual, update, tl.load(gates + place))  # type: ignore[assignment]  # noqa: RUF005
+            for r in tl.static_range(UNROLL):
+                raw = add_gated(loaded[3 * r], loaded[3 * r + 1], loaded[3 * r + 2])
+                tl.store(out_rows + (start + r * 128 + column), raw, mask=inside)
                 squares += widened(raw) * widened(raw)
         rstd = tl.rsqrt(sum_of_lanes(squares, ROWS, SHUFFLES) * factor + eps)
         tl.debug_barrier()  # what is read again was written above, in this program

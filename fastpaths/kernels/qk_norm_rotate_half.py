@@ -110,7 +110,8 @@ def _norm_turn(  # type: ignore[no-untyped-def]
     rstd = tl.rsqrt(_sum_of_squares(low, high, ROWS, FOLD) * 0.0078125 + eps)[:, None]
     low = rounded(low_weight * (rstd * low))
     high = rounded(high_weight * (rstd * high))
-    turned_low = rounded(low * low_cos) + rounded(-high * low_sin)
+    # Not the sum with a negated product: Triton negates by subtracting from 0, which takes the sign of a zero.
+    turned_low = rounded(low * low_cos) - rounded(high * low_sin)
     turned_high = rounded(high * high_cos) + rounded(low * high_sin)
     return turned_low.to(tl.bfloat16), turned_high.to(tl.bfloat16)
 

@@ -71,13 +71,18 @@ def write_modulated(  # type: ignore[no-untyped-def]
     # Vectors are loaded in the tile's own shape: a row vector would come in another layout and cross shared memory.
     column = tl.broadcast_to(tl.arange(0, 128)[None, :], (ROWS, 128))
     for start in range(0, D, 128 * UNROLL):
+        loaded = ()
         for r in tl.static_range(UNROLL):
             place = start + r * 128 + column
             raw = tl.load(x_ptr + place, mask=inside, other=0.0)
             weight = tl.load(weight_ptr + place)
             scale = tl.load(scale_ptr + place)
-            shift = tl.load(shift_ptr + place)
-            tl.store(out_ptr + place, norm_and_modulate(raw, rstd[:, None], weight, scale, shift), mask=inside)
+            loaded = loaded + (raw, weight, scale, tl.load(shift_ptr + place))  # type: ignore[assignment]  # noqa: RUF005 - Triton knows no unpacking
+        for r in tl.static_range(UNROLL):
+            result = norm_and_modulate(
+                loaded[4 * r], rstd[:, None], loaded[4 * r + 1], loaded[4 * r + 2], loaded[4 * r + 3]
+            )
+            tl.store(out_ptr + (start + r * 128 + column), result, mask=inside)
 
 
 @triton.jit

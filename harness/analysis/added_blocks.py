@@ -7,7 +7,7 @@ added in whole mirrored pairs only, and the words of all earlier looks stand bes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fuseproof.harness.number_format import count
 from fuseproof.harness.statistics.comparison import Block, Thresholds
@@ -62,8 +62,13 @@ def added_block_warnings(
     thresholds: Thresholds,
     additions: Sequence[int] = (),
     pair: int = 2,
+    caps: Mapping[int, Sequence[Reason]] | None = None,
 ) -> tuple[Reason, ...]:
-    """``ADDED_BLOCKS`` with the verdict of every earlier look; ``blocks`` are those of ``numbers``, in order."""
+    """``ADDED_BLOCKS`` with the verdict of every earlier look; ``blocks`` are those of ``numbers``, in order.
+
+    ``caps`` are what forbade a directional word then, by how many blocks the look had: without them the word told here
+    would be one that was never given.
+    """
     added = [number for number in numbers if number > planned]
     if not added:
         return ()
@@ -72,6 +77,16 @@ def added_block_warnings(
         seen = [block for number, block in zip(numbers, blocks, strict=True) if number <= end]
         own = Thresholds(thresholds.min_effect, alpha_of_look(look), thresholds.tick_s)
         where = "on those alone" if look == 1 else f"on the first {end} (α = {alpha_of_look(look):g})"
-        told.append(f"{where} the word is {decide(seen, own).word.value}" if seen else "none of those is complete")
+        told.append(
+            f"{where} the word is {_word(seen, own, (caps or {}).get(end, ()))}"
+            if seen
+            else "none of those is complete"
+        )
     detail = f"{count(len(added), 'block')} beyond the {planned} planned; {', '.join(told)}"
     return (Reason("ADDED_BLOCKS", detail, "Plan the number of blocks before measuring: --plan-for."),)
+
+
+def _word(blocks: Sequence[Block], thresholds: Thresholds, caps: Sequence[Reason]) -> str:
+    """``INCONCLUSIVE (CONTENTION)``: the word of an earlier look, with what forbade another one."""
+    word = decide(blocks, thresholds, caps=caps).word.value
+    return f"{word} ({', '.join(dict.fromkeys(cap.code for cap in caps))})" if caps else word

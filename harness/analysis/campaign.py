@@ -12,14 +12,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fuseproof.errors import UsageError
 from fuseproof.harness.analysis.arm_warnings import arm_warnings
-from fuseproof.harness.analysis.campaign_warnings import commit_warnings, noted_warnings
-from fuseproof.harness.analysis.caveats import contention_reasons
+from fuseproof.harness.analysis.campaign_warnings import commit_warnings, noted_warnings, program_warnings
 from fuseproof.harness.analysis.cell_references import CellPair, compare_cells
+from fuseproof.harness.analysis.contention import contention_caps, contention_warnings
 from fuseproof.harness.analysis.contradictions import COPIED_DUMP, DOUBTED_CODES, copied_dumps
 from fuseproof.harness.analysis.equal_work import EqualWork, broken_promises, check_cell_work
 from fuseproof.harness.analysis.fastpaths import FastpathProof, check_fastpaths
@@ -35,6 +36,7 @@ from fuseproof.harness.analysis.planning import plans_of
 from fuseproof.harness.analysis.qualification import Qualification, qualify
 from fuseproof.harness.analysis.runs import ARM_WORDS, ARMS, BASELINE, CellRuns, LostBlock, read_cell
 from fuseproof.harness.analysis.soundness import refuse_unsound_campaign
+from fuseproof.harness.campaign.evidence import SMALLEST_DUMP
 from fuseproof.harness.campaign.floors import Floor, kept_floor
 from fuseproof.harness.campaign.folder import Campaign
 from fuseproof.harness.campaign.records import SlotRecord
@@ -235,7 +237,15 @@ def analyse(campaign: Campaign, only_blocks: Sequence[int] = ()) -> CampaignAnal
     _refuse_unknown_blocks(cells, only_blocks)
     if campaign.origin is not None:
         cells = tuple(
-            replace(cell, verdict=in_imported_words(cell.verdict), warnings=in_imported_words(cell.warnings))
+            replace(
+                cell,
+                verdict=in_imported_words(cell.verdict),
+                warnings=in_imported_words(cell.warnings),
+                metrics=tuple(
+                    metric if metric.verdict is None else replace(metric, verdict=in_imported_words(metric.verdict))
+                    for metric in cell.metrics
+                ),
+            )
             for cell in cells
         )
     between = compare_cells(cells, campaign.directory)
@@ -267,8 +277,9 @@ def _analyse_cell(campaign: Campaign, runs: CellRuns, kept: Floor | None) -> Cel
     objections = (*_objections(runs, equal_work), *imported_objections(campaign, runs))
     gpu = check_gpu_conditions(runs)
     floor = None if kept is None else cell_floor(kept, plan, runs.cell.name, campaign.environment, gpu_cards(gpu))
-    caps = (*contention_reasons(runs.everything), *gpu_caps(runs, gpu, plan.primary, plan.min_effect))
-    metrics = () if objections or not runs.blocks else judge_metrics(runs, plan, caps)
+    metrics = (
+        () if objections or not runs.blocks else judge_metrics(runs, plan, partial(_caps, campaign, plan, runs, gpu))
+    )
     verdict = _verdict(runs, objections, metrics)
     return CellAnalysis(
         runs=runs,
@@ -281,8 +292,10 @@ def _analyse_cell(campaign: Campaign, runs: CellRuns, kept: Floor | None) -> Cel
         qualification=qualify(runs, metrics if verdict.word is not Word.INVALID else (), plan.requirements()),
         warnings=(
             *noted_warnings(campaign, runs),
+            *contention_warnings(campaign, runs.everything),
             *imported_warnings(campaign, runs, plan),
             *commit_warnings(equal_work),
+            *program_warnings(runs),
             *fastpaths.warnings,
             *arm_warnings(runs),
             *gpu_warnings(gpu),
@@ -294,6 +307,17 @@ def _analyse_cell(campaign: Campaign, runs: CellRuns, kept: Floor | None) -> Cel
         gpu=gpu,
         floor=floor,
     )
+
+
+def _caps(
+    campaign: Campaign, plan: Plan, whole: CellRuns, gpu: GpuConditions | None, runs: CellRuns
+) -> tuple[Reason, ...]:
+    """What of the machine forbids a directional word for ``runs``: the ``whole`` cell, or what an earlier look had.
+
+    ``gpu`` are the conditions of the whole.
+    """
+    own = gpu if runs is whole else check_gpu_conditions(runs)
+    return (*contention_caps(campaign, runs.everything), *gpu_caps(runs, own, plan.primary, plan.min_effect))
 
 
 def _objections(runs: CellRuns, equal_work: EqualWork) -> tuple[Reason, ...]:
@@ -321,7 +345,8 @@ def failure_reason(lost: LostBlock) -> Reason:
         return Reason(code, detail, "Correct the arm's flags and start a new campaign: this one keeps its plan.")
     if code in DOUBTED_CODES:
         return Reason(code, detail, "Restore the slot's files as they were, or measure again in a new campaign.")
-    return Reason(code, detail, f"Read {slot.directory}/stderr.log, then go on with --resume.")
+    advice = f"{SMALLEST_DUMP} " if code == "NO_DUMP" else ""
+    return Reason(code, detail, f"{advice}Read the logs in {slot.directory}, then go on with --resume.")
 
 
 def _verdict(runs: CellRuns, objections: tuple[Reason, ...], metrics: tuple[MetricResult, ...]) -> Verdict:

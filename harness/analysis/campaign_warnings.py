@@ -6,6 +6,7 @@ import re
 
 from fuseproof.harness.analysis.equal_work import EqualWork
 from fuseproof.harness.analysis.runs import ARM_WORDS, BASELINE, CellRuns
+from fuseproof.harness.campaign.arm_programs import program_versions, short_contents
 from fuseproof.harness.campaign.folder import Campaign
 from fuseproof.harness.statistics.reasons import Reason
 
@@ -28,6 +29,25 @@ def commit_warnings(equal_work: EqualWork) -> tuple[Reason, ...]:
         for arm, commits in equal_work.commits
         if len(commits) > 1
     )
+
+
+def program_warnings(runs: CellRuns) -> tuple[Reason, ...]:
+    """That a file which one arm's command names was not the same in all of its runs."""
+    found = []
+    for arm in (BASELINE, runs.candidate):
+        versions = program_versions(run.record for run in runs.of_arm(arm))
+        differing = {name: contents for name, contents in versions.items() if len(contents) > 1}
+        for name, contents in differing.items():
+            told = ", ".join(map(short_contents, contents))
+            found.append(
+                Reason(
+                    "PROGRAMS_DIFFER",
+                    f"the {ARM_WORDS[arm]} runs had {len(contents)} different contents of {name}, which their command "
+                    f"names (SHA-256 {told})",
+                    "Measure every block of an arm with one program: a new campaign.",
+                )
+            )
+    return tuple(found)
 
 
 def short_commit(commit: str) -> str:

@@ -16,6 +16,7 @@ from fuseproof.harness.analysis.caveats import no_quality_evidence_text
 from fuseproof.harness.analysis.metrics import MetricResult
 from fuseproof.harness.analysis.output_check import LEVEL_TITLES
 from fuseproof.harness.analysis.sentences import interval_name, interval_text, percent_text
+from fuseproof.harness.campaign.origin import NOT_IMPORTED
 from fuseproof.harness.number_format import count, latency_change, shortened
 from fuseproof.harness.statistics.verdict import Word
 
@@ -75,6 +76,18 @@ def closing_lines(analysis: CampaignAnalysis) -> list[str]:
     return [*lines, records.line + (f"; blocks {records.block_line}" if records.block_line else "")]
 
 
+def unclaimed_texts(analysis: CampaignAnalysis) -> list[tuple[str, str]]:
+    """Cells with a clear word that is not claimed all the same, each with why: a Summary must not stop at the word."""
+    if analysis.is_self_comparison:
+        return []
+    found = zip(analysis.cells, claims(analysis), strict=True)
+    return [
+        (claim.name, f"not claimed, because {'; '.join(claim.because)}")
+        for cell, claim in found
+        if cell.word in CLEAR_WORDS and not claim.is_claimed
+    ]
+
+
 def claim_noun(analysis: CampaignAnalysis) -> str:
     """What a claim is about."""
     return "comparison" if analysis.has_several_candidates else "workload"
@@ -108,7 +121,7 @@ def scope_text(analysis: CampaignAnalysis) -> str | None:
     if not ran and not idle:
         return None
     parts = ["other models and sizes at the sites that ran"] if ran else []
-    parts += [f"{_names(list(idle))}, mounted without a fused call"] if idle else []
+    parts += [f"{_names(list(idle))}, which made no fused call (declined, or not reached)"] if idle else []
     return f"Protected by the gate, not benchmarked: {'; '.join(parts)}."
 
 
@@ -120,7 +133,8 @@ def _names(names: list[str]) -> str:
 def _claim(analysis: CampaignAnalysis, cell: CellAnalysis) -> Claim:
     because = tuple(shortened(text.rstrip("."), LONGEST_BECAUSE) for text in _obstacles(analysis, cell))
     claimed = () if because else tuple(_claimed(cell))
-    caveats = dict.fromkeys(warning.code for warning in (*cell.verdict.warnings, *cell.warnings))
+    beside = (*cell.verdict.reasons[1:], *cell.verdict.warnings, *cell.warnings)
+    caveats = dict.fromkeys(reason.code for reason in beside)
     imported = analysis.campaign.origin is not None
     not_observed = ("order, isolation and telemetry: recorded elsewhere, not observed here",) if imported else ()
     unqualified = (cell.qualification.sentence,) if _fails_qualification(cell) else ()
@@ -139,8 +153,7 @@ def _obstacles(analysis: CampaignAnalysis, cell: CellAnalysis) -> list[str]:
     if cell.word is Word.FASTER and _fails_qualification(cell):
         found.append(cell.qualification.sentence.removeprefix("not qualified, because "))
     if cell.runs.lost and cell.word in CLEAR_WORDS:
-        complete = f"{len(cell.runs.blocks)} of {cell.runs.planned_blocks} planned blocks are complete"
-        found.append(f"only {complete}")
+        found.append(_lost_text(cell))
     if cell.runs.omitted:
         found.append("the reader chose some of the blocks")
     codes = {warning.code: warning for warning in cell.warnings}
@@ -151,6 +164,17 @@ def _obstacles(analysis: CampaignAnalysis, cell: CellAnalysis) -> list[str]:
     elif SAME_PROGRAM in codes:
         found.append(f"{SAME_PROGRAM}: {codes[SAME_PROGRAM].detail}")
     return found
+
+
+def _lost_text(cell: CellAnalysis) -> str:
+    """How many planned blocks are missing; of imported files only the numbers say that there was one more."""
+    given = {slot.block for slot in cell.runs.slots if slot.reason_code != NOT_IMPORTED}
+    skipped = [lost.number for lost in cell.runs.lost if lost.number not in given]
+    is_imported = any(slot.reason_code == NOT_IMPORTED for slot in cell.runs.slots)
+    if not is_imported or len(skipped) < len(cell.runs.lost):
+        return f"only {len(cell.runs.blocks)} of {cell.runs.planned_blocks} planned blocks are complete"
+    which = f"block {skipped[0]} is" if len(skipped) == 1 else f"blocks {', '.join(map(str, skipped))} are"
+    return f"{which} not among the files given, though later ones are, and nothing says why"
 
 
 def _fails_qualification(cell: CellAnalysis) -> bool:

@@ -12,19 +12,26 @@ from typing import Any
 
 from fuseproof.harness.analysis.noise_floor import arm_sha256, floor_conditions, text_sha256
 from fuseproof.harness.campaign.floors import Floor, TimerFloor
-from fuseproof.harness.number_format import count, number
+from fuseproof.harness.number_format import count, number, shortened
 from fuseproof.harness.statistics.reasons import Reason
 from fuseproof.harness.statistics.verdict import Verdict, Word
 from fuseproof.schedules.plan import Plan
 
 MOST_VERSIONS = 4
 DIRECTIONAL = frozenset({Word.FASTER, Word.SLOWER})
+LONGEST_DOUBT = 160
+NOISE_CODES = frozenset({"SPREAD_EXCEEDS_EFFECT", "BELOW_MIN_EFFECT"})
+"""Reasons of an A/A that its interval tells anyway: it is noisy. Every other one says that something disturbed it."""
+DISTURBED_STEP = "Measure the floor anew with --aa, on a machine that is left alone."
 NEXT_STEP = "Measure the floor anew with --aa on the same card, with the same software and plan."
 
 
 @dataclass(frozen=True)
 class CellFloor:
-    """The floor for one cell's primary timer. ``obstacles`` say why it is none, ``remarks`` what else differs."""
+    """The floor for one cell's primary timer. ``obstacles`` say why it is none, ``remarks`` what else differs.
+
+    ``doubts`` are what the A/A campaign itself stumbled over: somebody else used the machine, the clock moved.
+    """
 
     cell: str
     timer: str
@@ -35,6 +42,7 @@ class CellFloor:
     found: TimerFloor | None
     obstacles: tuple[str, ...]
     remarks: tuple[str, ...]
+    doubts: tuple[str, ...] = ()
 
     @property
     def is_comparable(self) -> bool:
@@ -49,10 +57,11 @@ class CellFloor:
         found = self.found
         lower, upper = (number(100 * bound, 2) for bound in found.interval)
         differing = f"; differing: {'; '.join(self.remarks)}" if self.remarks else ""
+        doubtful = f"; doubtful: {'; '.join(self.doubts)}" if self.doubts else ""
         return (
             f"A/A on {self.card}: ±{number(100 * found.reach, 2)} % ({self.timer}; it measured "
             f"{number(100 * found.apparent_reduction, 2, signed=True)} %, {100 * found.level:g} % interval "
-            f"[{lower}, {upper}] %, {count(found.blocks, 'block')}, {source}{differing})"
+            f"[{lower}, {upper}] %, {count(found.blocks, 'block')}, {source}{differing}{doubtful})"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -75,11 +84,28 @@ def cell_floor(floor: Floor, plan: Plan, cell: str, environment: Mapping[str, An
     found = floor.cells.get(cell, {}).get(plan.primary)
     if found is None and not obstacles:
         obstacles.append(f"timer: it has no {plan.primary} of {cell}")
-    return CellFloor(cell, plan.primary, floor.campaign, floor.created, card, found, tuple(obstacles), tuple(remarks))
+    return CellFloor(
+        cell, plan.primary, floor.campaign, floor.created, card, found, tuple(obstacles), tuple(remarks), _doubts(found)
+    )
+
+
+def _doubts(found: TimerFloor | None) -> tuple[str, ...]:
+    """What makes an A/A's interval another one than the machine's own noise, by the A/A's own word and reasons."""
+    if found is None or found.word == Word.SAME:
+        return ()
+    if found.word is None:
+        return ("its file does not say how the A/A ended",)
+    ended = f"the A/A ended as {shortened(found.word, LONGEST_DOUBT)}"
+    if found.word in DIRECTIONAL:
+        return (f"{ended}, so two runs of one program differed by more than their scatter",)
+    if found.reasons is None:
+        return (f"{ended}, and its file does not say why",)
+    telling = [(code, detail) for code, detail in found.reasons if code not in NOISE_CODES]
+    return tuple(shortened(f"{ended}: {code}: {detail}", LONGEST_DOUBT) for code, detail in telling)
 
 
 def floor_warnings(floor: CellFloor | None, verdict: Verdict) -> tuple[Reason, ...]:
-    """That the floor is none here or is of other software, and that a directional effect lies inside it."""
+    """That the floor is none here, is of other software or was disturbed, and that an effect lies inside it."""
     if floor is None:
         return ()
     if not floor.is_comparable:
@@ -88,6 +114,8 @@ def floor_warnings(floor: CellFloor | None, verdict: Verdict) -> tuple[Reason, .
     if floor.remarks:
         told = f"the A/A floor was measured under other conditions: {'; '.join(floor.remarks)}"
         found.append(Reason("FLOOR_DIFFERS", told, NEXT_STEP))
+    if floor.doubts:
+        found.append(Reason("FLOOR_DISTURBED", f"the A/A floor is doubtful: {'; '.join(floor.doubts)}", DISTURBED_STEP))
     comparison = verdict.comparison
     if (
         floor.found is not None

@@ -16,6 +16,7 @@ from fuseproof.harness.perf.blocks import AbbaBlock
 from fuseproof.harness.perf.dump import PerfDump
 from fuseproof.harness.perf.slot_order import slot_order_obstacles
 from fuseproof.harness.perf.work import check_equal_work
+from fuseproof.harness.statistics.next_steps import without_campaign_flags
 from fuseproof.harness.statistics.reasons import Reason
 from fuseproof.harness.statistics.verdict import Verdict
 from fuseproof.schedules.plan import Plan
@@ -108,7 +109,9 @@ def in_imported_words(words: Words) -> Words:
 def _reworded(reason: Reason) -> Reason:
     if reason.code == "NO_OUTPUTS":
         return Reason(reason.code, "no outputs were imported, so nothing is known about their equality", OUTPUT_STEP)
-    return dataclasses.replace(reason, next_step=IMPORT_STEP) if "--resume" in reason.next_step else reason
+    if "--resume" in reason.next_step:
+        return dataclasses.replace(reason, next_step=IMPORT_STEP)
+    return dataclasses.replace(reason, next_step=without_campaign_flags(reason.next_step))
 
 
 def _abba_block(block: CountedBlock, names: dict[str | None, str]) -> AbbaBlock | None:

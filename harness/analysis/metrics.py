@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from fuseproof.harness.analysis.added_blocks import added_block_warnings, alpha_for, unpaired_caps
+from fuseproof.harness.analysis.added_blocks import added_block_warnings, alpha_for, look_ends, unpaired_caps
 from fuseproof.harness.analysis.runs import ARM_WORDS, CellRuns, Run
 from fuseproof.harness.campaign.records import arms_of
 from fuseproof.harness.campaign.sglang_log import CLIENT_TICK_S
@@ -70,13 +70,24 @@ def seconds_of(run: Run, metric: str) -> float | None:
     return value
 
 
-def judge_metrics(runs: CellRuns, plan: Plan, caps: Sequence[Reason]) -> tuple[MetricResult, ...]:
-    """Judge every timer that the arms gave, the primary one first; ``caps`` forbid a directional word."""
+CapsOf = Callable[[CellRuns], Sequence[Reason]]
+"""What forbids a directional word for runs: asked of all of them, and of those that an earlier look had."""
+
+
+def no_caps(runs: CellRuns) -> Sequence[Reason]:
+    """Of runs about which only their times are known."""
+    return ()
+
+
+def judge_metrics(runs: CellRuns, plan: Plan, caps_of: CapsOf = no_caps) -> tuple[MetricResult, ...]:
+    """Judge every timer that the arms gave, the primary one first; ``caps_of`` says what forbids a directional word."""
     order = [plan.primary, *(name for name in TITLES if name != plan.primary)]
     blocks = {name: _blocks(runs, name) for name in order}
     numbers, planned = [block.number for block in runs.blocks], plan.blocks_of(runs.cell.name)
-    added, pair = runs.everything.added_blocks, plan.slots_per_block // 2
-    caps = (*caps, *(() if runs.everything.omitted else unpaired_caps(numbers, planned, pair)))
+    added, pair = runs.everything.added_blocks, _blocks_in_a_set(runs)
+    ends = look_ends(numbers, planned, added, pair)
+    caps_by_end = {end: _caps(_up_to(runs, end), planned, pair, caps_of) for end in ends[:-1]}
+    caps = _caps(runs, planned, pair, caps_of)
     results = []
     for name in order:
         found = blocks[name]
@@ -88,13 +99,34 @@ def judge_metrics(runs: CellRuns, plan: Plan, caps: Sequence[Reason]) -> tuple[M
         tick_s = _tick_s(runs, name)
         thresholds = Thresholds(plan.min_effect, alpha_for(numbers, planned, added, pair), tick_s)
         tails = post_worker_tails(worker, found, tick_s) if has_gaps and not isinstance(worker, str) else ()
-        looks = added_block_warnings(numbers, planned, found, thresholds, added, pair)
+        looks = added_block_warnings(numbers, planned, found, thresholds, added, pair, caps_by_end)
         verdict = decide(found, thresholds, caps=caps, warnings=(*tails, *looks))
         results.append(MetricResult(name, verdict, None, name == plan.primary))
     return tuple(result for result in results if result.is_primary or result.note != NOT_RECORDED)
 
 
 NOT_RECORDED = "neither arm recorded it"
+
+
+def _blocks_in_a_set(runs: CellRuns) -> int:
+    """How many blocks have every order of the arms once: as many as the campaign has arms, compared here or not.
+
+    The plan that a comparison is judged by has two arms only, so it cannot say.
+    """
+    return len(arms_of(run.record for run in runs.everything.runs))
+
+
+def _up_to(runs: CellRuns, end: int) -> CellRuns:
+    """What a look at the blocks up to number ``end`` saw."""
+    whole = None if runs.whole is None else _up_to(runs.whole, end)
+    return replace(runs, blocks=tuple(block for block in runs.blocks if block.number <= end), whole=whole)
+
+
+def _caps(runs: CellRuns, planned: int, pair: int, caps_of: CapsOf) -> tuple[Reason, ...]:
+    if not runs.blocks:
+        return ()
+    numbers = [block.number for block in runs.blocks]
+    return (*caps_of(runs), *(() if runs.everything.omitted else unpaired_caps(numbers, planned, pair)))
 
 
 def _tick_s(runs: CellRuns, metric: str) -> float:

@@ -12,13 +12,16 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fuseproof.harness.campaign.floors import FLOOR_SCHEMA
+from fuseproof.harness.number_format import count, number, shortened
 from fuseproof.schedules.plan import Arm
 
 if TYPE_CHECKING:
     from fuseproof.harness.analysis.campaign import CampaignAnalysis, CellAnalysis
     from fuseproof.harness.analysis.metrics import MetricResult
 
-ARM_KEYS = ("flags", "command", "env", "ref", "setup", "python")
+MOST_NOISE_TEXTS = 4
+LONGEST_REASON = 300
+ARM_KEYS = ("flags", "command", "env", "ref", "setup", "python", "time_pattern")
 """What decides what an arm runs."""
 
 
@@ -38,7 +41,36 @@ def noise_floor(analysis: CampaignAnalysis) -> dict[str, Any] | None:
         "arm": arm_sha256(analysis.plan.arm("A")),
         "workloads": {cell.name: text_sha256(cell.runs.cell.flags) for cell in analysis.cells},
         "cells": {cell.name: _timers(cell) for cell in analysis.cells},
+        "in_words": {cell.name: text for cell in analysis.cells if (text := noise_text(cell)) is not None},
     }
+
+
+def noise_texts(analysis: CampaignAnalysis) -> list[str]:
+    """``this machine (panda, Worker E2E): two runs of one program differ by ...``, a line a cell, a few cells."""
+    found = [text for cell in analysis.cells if (text := noise_text(cell)) is not None]
+    more = len(found) - MOST_NOISE_TEXTS
+    return [*found[:MOST_NOISE_TEXTS], *([f"this machine: {more} more cells in aa.json"] if more > 0 else [])]
+
+
+def noise_text(cell: CellAnalysis) -> str | None:
+    """How noisy this machine is by one cell's primary timer; None where two blocks have not told it."""
+    comparison, primary = cell.verdict.comparison, cell.primary
+    if comparison is None or primary is None or comparison.smallest_detectable_effect is None:
+        return None
+    reach = max(abs(bound) for bound in comparison.interval_used)
+    smallest = comparison.smallest_detectable_effect
+    blocks = count(len(comparison.blocks), "block")
+    found = f"an effect that {blocks} find in 80 % of campaigns is {_percent(smallest)} or more"
+    return (
+        f"this machine ({cell.name}, {primary.title}): two runs of one program differ by "
+        f"{_percent(comparison.noise_floor_median)} as a rule and by {_percent(comparison.noise_floor)} at most; an "
+        f"effect below {_percent(reach)} cannot be told from noise here; "
+        f"{found if smallest < 1 else f'{blocks} find no effect reliably'}"
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{number(100 * share, 2)} %"
 
 
 def floor_conditions(environment: Mapping[str, Any], cards: Sequence[str]) -> dict[str, Any]:
@@ -84,12 +116,22 @@ def _timers(cell: CellAnalysis) -> dict[str, Any]:
     return {metric.name: found for metric in cell.metrics if (found := _timer(metric)) is not None}
 
 
+def _reasons(metric: MetricResult) -> list[dict[str, str]]:
+    """Why the A/A has no better word for the timer: who reads the floor must know that others used the machine."""
+    if metric.verdict is None or not metric.is_judged:
+        return []
+    return [
+        {"code": reason.code, "detail": shortened(reason.detail, LONGEST_REASON)} for reason in metric.verdict.reasons
+    ]
+
+
 def _timer(metric: MetricResult) -> dict[str, Any] | None:
     comparison = metric.verdict.comparison if metric.verdict is not None else None
     if comparison is None:
         return None
     return {
         "word": metric.word,
+        "reasons": _reasons(metric),
         "blocks": len(comparison.blocks),
         "scatter_of_one_run": comparison.scatter,
         "largest_spread_of_one_arm": comparison.noise_floor,

@@ -13,7 +13,13 @@ from fuseproof.errors import UsageError
 from fuseproof.harness.analysis.metrics import MetricResult
 from fuseproof.harness.number_format import percent
 from fuseproof.harness.statistics.comparison import Comparison
-from fuseproof.harness.statistics.detectable import estimated_scatter_factor, fewest_blocks, plan_for
+from fuseproof.harness.statistics.detectable import (
+    MOST_PLANNED_BLOCKS,
+    estimated_scatter_factor,
+    fewest_blocks,
+    plan_for,
+)
+from fuseproof.harness.statistics.next_steps import without_campaign_flags
 
 if TYPE_CHECKING:
     from fuseproof.harness.analysis.campaign import CampaignAnalysis
@@ -37,7 +43,8 @@ class EffectPlan:
     @property
     def text(self) -> str:
         """``1.5 %: 4 blocks``."""
-        return f"{100 * self.effect:g} %: {'not by more blocks' if self.blocks is None else f'{self.blocks} blocks'}"
+        unplanned = f"more than {MOST_PLANNED_BLOCKS} blocks (use a larger workload)"
+        return f"{100 * self.effect:g} %: {unplanned if self.blocks is None else f'{self.blocks} blocks'}"
 
 
 def plans_of(metric: MetricResult) -> tuple[EffectPlan, ...]:
@@ -73,8 +80,13 @@ def plan_lines(analysis: CampaignAnalysis, effect: float, min_effect: float | No
             lines.append(f"{cell.name}: no scatter to plan with; it takes two complete blocks")
             continue
         smallest = comparison.min_effect if min_effect is None else min_effect
-        how = f"measured {percent(comparison.scatter, 3).replace('%', ' %')}, inflated because it is an estimate"
+        factor = estimated_scatter_factor(len(comparison.blocks), comparison.arm_count)
+        how = (
+            f"one run scatters by {percent(comparison.scatter, 3).replace('%', ' %')}, taken × {factor:g} because few "
+            "runs estimate it"
+        )
         text = plan_line(effect, planning_scatter(comparison), smallest, comparison.arm_count)
+        text = text if analysis.campaign.origin is None else without_campaign_flags(text)
         lines.append(f"{cell.name}, {primary.title} ({how}): {text}")
     return lines
 

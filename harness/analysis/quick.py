@@ -113,7 +113,7 @@ def examine(
     equal_work, fastpaths, outputs = check_cell_work(cell, plan), check_fastpaths(cell), check_outputs(cell, directory)
     reason = equal_work.reason()
     objections = (*((reason,) if reason is not None else ()), *broken_promises(cell))
-    judged = () if objections or not cell.blocks else judge_metrics(cell, plan, ())
+    judged = () if objections or not cell.blocks else judge_metrics(cell, plan)
     metrics = tuple(metric for metric in judged if metric.name in TIMERS)
     memory = check_memory(cell, environment) if metrics else None
     return QuickCell(

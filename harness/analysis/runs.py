@@ -11,12 +11,13 @@ with all its arms.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fuseproof.harness.analysis.contradictions import CONTRADICTION, COPIED_DUMP, DOUBTED_CODES, contradiction, doubted
 from fuseproof.harness.analysis.soundness import refuse_unsound_dump
 from fuseproof.harness.campaign.folder import PERF_FILE, BlockSlots, Campaign
+from fuseproof.harness.campaign.left_out import left_out_lines
 from fuseproof.harness.campaign.origin import SLOT_ORDER
 from fuseproof.harness.campaign.records import SlotRecord
 from fuseproof.harness.perf.dump import PerfDump, read_perf_dump

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from fuseproof.harness.analysis.arm_warnings import FIRST_SIGHT
 from fuseproof.harness.analysis.caveats import dummy_weights_text
+from fuseproof.harness.analysis.contention import CONTENTION_UNMEASURED
 from fuseproof.harness.analysis.fastpath_losses import SITE_LOST, SITE_NEVER_FUSED, SITE_REJECTED
 from fuseproof.harness.analysis.imported import imported_notes
 from fuseproof.harness.analysis.memory import MemoryCheck
 from fuseproof.harness.analysis.metrics import MetricResult
+from fuseproof.harness.analysis.noise_floor import noise_texts
 from fuseproof.harness.analysis.output_check import LEVEL_TITLES, OutputCheck
 from fuseproof.harness.analysis.output_pairs import ComparedPair
 from fuseproof.harness.analysis.run_warnings import COLD_BATCH, COMPILE_INSIDE
@@ -18,7 +20,7 @@ from fuseproof.harness.analysis.runs import ARM_WORDS, CellRuns
 from fuseproof.harness.media.comparison import share_text
 from fuseproof.harness.number_format import count, interval, latency_change, number, percent, shortened
 from fuseproof.harness.statistics.comparison import Comparison
-from fuseproof.harness.statistics.reasons import Reason
+from fuseproof.harness.statistics.reasons import CONTENTION, Reason, disagreeing_forms
 from fuseproof.harness.statistics.verdict import Verdict, Word
 
 if TYPE_CHECKING:
@@ -37,13 +39,13 @@ UNFINISHED = "unfinished (it still runs, or was killed; --resume goes on)"
 
 def summary_lines(analysis: CampaignAnalysis) -> list[str]:
     """The whole campaign as lines of plain text."""
-    from fuseproof.harness.analysis.claims import closing_lines
+    from fuseproof.harness.analysis.claims import closing_lines, unclaimed_texts
 
-    lines = []
+    lines, unclaimed = [], {name for name, _ in unclaimed_texts(analysis)}
     if len(analysis.cells) > 1:
         lines.append(f"{count(len(analysis.cells), analysis.noun)}: {word_counts(analysis)}")
     for cell in analysis.cells:
-        lines.append(verdict_line(cell))
+        lines.append(verdict_line(cell) + (" Not claimed: see below." if cell.name in unclaimed else ""))
         lines += [f"  {metric_line(metric)}" for metric in cell.metrics]
         lines += [f"  {cell.floor.text}"] if cell.floor is not None and cell.floor.is_comparable else []
         lines += [f"  {outputs_line(cell.outputs)}", f"  {memory_line(cell.memory)}"]
@@ -74,9 +76,10 @@ def metric_line(metric: MetricResult) -> str:
     if metric.verdict is None or metric.verdict.comparison is None:
         return f"{metric.title}: n/a ({metric.note or 'no complete block'})"
     means = means_text(metric.verdict.comparison)
+    if metric.is_primary:  # its effect stands in the verdict's own line
+        return f"{metric.title} (primary): {metric.word}, {means}"
     effect = effect_text(metric.verdict, is_judged=metric.is_judged)
-    role = "primary" if metric.is_primary else "descriptive"
-    return f"{metric.title} ({role}): {metric.word}, {means}, {effect}"
+    return f"{metric.title} (descriptive): {metric.word}, {means}, {effect}"
 
 
 def percent_text(share: float | None) -> str:
@@ -92,10 +95,15 @@ def means_text(comparison: Comparison) -> str:
 
 def interval_text(comparison: Comparison, bounds: tuple[float, float], digits: int = 2) -> str:
     """``[5.29, 6.32]``; from one block, an interval wider than the effect can be is only said to be wide."""
-    lower, upper = bounds
-    if comparison.degrees_of_freedom == 1 and upper - lower >= 2 * WIDEST_SHOWN:
+    if is_too_wide(comparison, bounds):
         return f"wider than ±{100 * WIDEST_SHOWN:g} %"
-    return interval(lower, upper, digits)
+    return interval(*bounds, digits)
+
+
+def is_too_wide(comparison: Comparison, bounds: tuple[float, float]) -> bool:
+    """Whether an interval from one block says nothing at all."""
+    lower, upper = bounds
+    return comparison.degrees_of_freedom == 1 and upper - lower >= 2 * WIDEST_SHOWN
 
 
 def level_text(comparison: Comparison) -> str:
@@ -127,24 +135,35 @@ def effect_text(verdict: Verdict, *, is_judged: bool = True) -> str:
         return "no number"
     level = level_text(comparison)
     blocks = block_text(comparison)
-    if any(warning.code == "MEAN_MEDIAN_DISAGREE" for warning in verdict.warnings):
+    doubt = point_doubt(verdict)
+    if doubt is not None:
         bounds = _bounds(comparison, comparison.interval_used)
         return (
             f"{level} of the reduction {bounds}, pair median {percent_text(comparison.pair_median_reduction)} "
-            f"(no point estimate: means and medians disagree), {blocks}"
+            f"(no point estimate: {doubt}), {blocks}"
         )
     change = latency_change(comparison.reduction, directional=is_judged and verdict.word in DIRECTIONAL)
-    bounds = f"{level} {_bounds(comparison, comparison.interval)}"
+    bounds = f"{level} of the reduction {_bounds(comparison, comparison.interval)}"
     if comparison.is_widened:
         bounds += f", between blocks {_bounds(comparison, comparison.interval_used)}"
-    return f"{change}, reduction {percent_text(comparison.reduction)}, {bounds}, {blocks}"
+    return f"{change}, {bounds}, {blocks}"
+
+
+def point_doubt(verdict: Verdict) -> str | None:
+    """Why no single number may stand for the effect; None where one may."""
+    comparison = verdict.comparison
+    if comparison is None:
+        return "no complete block"
+    if any(warning.code == "MEAN_MEDIAN_DISAGREE" for warning in verdict.warnings):
+        return disagreeing_forms(comparison)
+    return "the interval is too wide" if is_too_wide(comparison, comparison.interval_used) else None
 
 
 def block_text(comparison: Comparison) -> str:
-    """``2 blocks (df 3)``; one block says that it decides nothing."""
+    """``2 blocks (df 3)``."""
     blocks = len(comparison.blocks)
     if blocks == 1:
-        return "1 block: descriptive, df 1, no test"
+        return "1 block"
     return f"{blocks} blocks (df {comparison.degrees_of_freedom})"
 
 
@@ -249,7 +268,7 @@ def _speaks_of_wide_interval(cell: CellAnalysis, reason: Reason) -> bool:
     comparison = cell.verdict.comparison
     if comparison is None or reason.code != "SPREAD_EXCEEDS_EFFECT":
         return False
-    return interval_text(comparison, comparison.interval_used).startswith("wider")
+    return is_too_wide(comparison, comparison.interval_used)
 
 
 def warning_texts(cell: CellAnalysis) -> list[str]:
@@ -268,6 +287,9 @@ def warning_texts(cell: CellAnalysis) -> list[str]:
 
 
 SUMMARY_CODES = (
+    CONTENTION,
+    CONTENTION_UNMEASURED,
+    "COMMITS_DIFFER",
     "FASTPATH_NOT_TAKEN",
     SITE_REJECTED,
     SITE_LOST,
@@ -276,13 +298,16 @@ SUMMARY_CODES = (
     COMPILE_INSIDE,
     COLD_BATCH,
 )
-"""Warnings that decide what was timed at all: a report says them in its Summary."""
+"""What decides what was timed at all, and beside whom: a report says it in its Summary."""
 
 
 def what_ran_texts(cell: CellAnalysis) -> list[str]:
-    """That the candidate's own code did not run, or that its check was timed with it; one text a code."""
+    """That others used the machine, that the candidate's own code did not run, or that its check was timed with it.
+
+    One text a code; what is the headline of the verdict stands beside the word already.
+    """
     groups: dict[str, list[Reason]] = {code: [] for code in SUMMARY_CODES}
-    for warning in cell.warnings:
+    for warning in (*cell.verdict.reasons[1:], *cell.warnings):
         if warning.code in groups:
             groups[warning.code].append(warning)
     return [
@@ -322,6 +347,7 @@ def standing_notes(analysis: CampaignAnalysis) -> list[str]:
     notes += [several] if several else []
     if analysis.is_self_comparison:
         notes.append("both arms are the same command (A/A): any difference is noise, and this is the noise")
+        notes += noise_texts(analysis)
     dummy_weights = dummy_weights_text(analysis)
     notes += [dummy_weights] if dummy_weights else []
     return notes

@@ -53,18 +53,18 @@ def imported_module(arm: Arm, module: str, place: ArmPlace, working_directory: P
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise FuseproofError(f"The {arm.name} arm's Python cannot import {module}: {redact(str(error))}.") from error
+        raise FuseproofError(f"The Python of arm {arm.name!r} cannot import {module}: {redact(str(error))}.") from error
     told = [line.removeprefix(MARK) for line in answer.stdout.splitlines() if line.startswith(MARK)]
     if answer.returncode != 0 or not told:
         lines = [line.strip() for line in answer.stderr.splitlines() if line.strip()] or ["it gives no reason"]
         raise FuseproofError(
-            f"The {arm.name} arm's Python, {redact(python)}, cannot import {module}: {redact(lines[-1])}.",
+            f"The Python of arm {arm.name!r}, {redact(python)}, cannot import {module}: {redact(lines[-1])}.",
             next_step="Let `setup` install what it needs, or name another `python`.",
         )
     file = Path(json.loads(told[-1])).resolve()
     if place.tree is not None and not file.is_relative_to(place.tree.resolve()):
         raise UsageError(
-            f"The {arm.name} arm would import {module} from {redact(str(file))}, not from its tree "
+            f"Arm {arm.name!r} would import {module} from {redact(str(file))}, not from its tree "
             f"{redact(str(place.tree))}.",
             next_step="Install the tree in `setup` into a Python of its own, or put it on PYTHONPATH in `env`.",
         )

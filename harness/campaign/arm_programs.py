@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fuseproof.errors import UsageError
-from fuseproof.harness.campaign.arm_places import ArmPlace, place_environment
-from fuseproof.harness.campaign.records import SlotRecord
+from fuseproof.errors import FuseproofError, UsageError
+from fuseproof.harness.campaign.arm_places import ArmPlace
+from fuseproof.harness.campaign.records import SlotRecord, arms_of
 from fuseproof.harness.machine.redaction import redact
 from fuseproof.harness.media.files import file_sha256
 from fuseproof.schedules.order import arm_word
@@ -40,7 +40,9 @@ def program_hashes(argv: Sequence[str], folder: Path, path: str | None, within: 
     return found
 
 
-def slot_programs(arm: Arm, argv: Sequence[str], overrides: Mapping[str, str], folder: Path, slot: Path) -> dict[str, str]:
+def slot_programs(
+    arm: Arm, argv: Sequence[str], overrides: Mapping[str, str], folder: Path, slot: Path
+) -> dict[str, str]:
     """The programs of one slot of ``arm``; empty for an arm of ``generate``, whose files are the campaign's inputs."""
     if arm.command is None:
         return {}
@@ -63,25 +65,55 @@ def program_versions(runs: Iterable[SlotRecord]) -> dict[str, tuple[str, ...]]:
 
 
 def changed_programs(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What differs between the programs of two slots of one arm, a clause each."""
+    """Of the files that both know, those with other contents, a clause each."""
     return [
-        f"{name} went from {short_contents(before.get(name))} to {short_contents(now.get(name))}"
-        for name in dict.fromkeys([*before, *now])
-        if before.get(name) != now.get(name)
+        f"{name} went from {short_contents(before[name])} to {short_contents(now[name])}"
+        for name in before
+        if name in now and before[name] != now[name]
     ]
 
 
 def changed_since(earlier: Sequence[SlotRecord], record: SlotRecord) -> str | None:
-    """That a slot ran other programs than the last slot of its arm and cell before it; None where it did not."""
-    same = [slot for slot in earlier if (slot.arm, slot.cell) == (record.arm, record.cell) and slot.id != record.id]
-    known = next((programs for slot in reversed(same) if (programs := programs_of(slot))), {})
-    changes = changed_programs(known, programs_of(record)) if known else []
-    if not changes:
-        return None
-    return (
-        f"the {arm_word(record.arm)}'s program changed before slot {record.id}: {'; '.join(changes)}; runs of "
-        "different programs are no one arm, so measure in a new campaign"
-    )
+    """That a slot ran other programs than the last slot of its arm before it; None where it did not."""
+    same = (slot for slot in reversed(earlier) if slot.arm == record.arm and slot.id != record.id)
+    changes = changed_programs(next(filter(None, map(programs_of, same)), {}), programs_of(record))
+    return _sentence(record.arm, f"before slot {record.id}", changes) if changes else None
+
+
+def programs_ran(slots: Sequence[SlotRecord], letter: str) -> dict[str, str]:
+    """What the programs of an arm's last slot held, of those that its first one named too: results are made later."""
+    recorded = [programs for slot in slots if slot.arm == letter and (programs := programs_of(slot))]
+    return {name: contents for name, contents in recorded[-1].items() if name in recorded[0]} if recorded else {}
+
+
+def programs_again(role: str, known: Mapping[str, str], folder: Path) -> list[str]:
+    """Sentences about the files that a stored campaign's command named and that are other ones in ``folder`` now.
+
+    Raises :class:`UsageError` for one that is not here.
+    """
+    now = {name: _contents_now(folder, name) for name in known}
+    missing = [name for name, contents in now.items() if not contents]
+    if missing:
+        raise UsageError(
+            f"The {role}'s command names {', '.join(missing)}, as the stored campaign did, and that is no file here.",
+            next_step=f"Put it there (SHA-256 {known[missing[0]]}): relative paths start at {redact(str(folder))}, and "
+            "programs are no part of a campaign folder.",
+        )
+    changes = changed_programs(known, now)
+    return [f"the {role}'s program is another one than was measured: {change}" for change in changes]
+
+
+def changed_on_disk(
+    slots: Sequence[SlotRecord], places: Mapping[str, ArmPlace], working_directory: Path
+) -> Iterator[str]:
+    """A sentence for every arm whose programs are no longer what its last slot ran: for a campaign that is resumed."""
+    for letter in arms_of(slots):
+        known = programs_ran(slots, letter)
+        folder = places.get(letter, ArmPlace()).tree or working_directory
+        now = {name: _contents_now(folder, name) for name in known}
+        changes = changed_programs(known, now)
+        if changes:
+            yield _sentence(letter, "since this campaign last ran", changes)
 
 
 def short_contents(contents: str | None) -> str:
@@ -131,9 +163,16 @@ INTERPRETERS = {
 """Programs that run a script → their switches that take no value."""
 
 
-def command_path(arm: Arm, place: ArmPlace, python: str) -> str | None:
-    """The ``PATH`` on which an arm's program is looked up."""
-    return place_environment(arm, place, python, os.environ).get("PATH") or os.environ.get("PATH")
+def _sentence(letter: str, when: str, changes: Sequence[str]) -> str:
+    return (
+        f"warning: a file that the {arm_word(letter)}'s command names changed {when}: {'; '.join(changes)}; its runs "
+        "are of different programs, and the report says so (PROGRAMS_DIFFER)"
+    )
+
+
+def _contents_now(folder: Path, name: str) -> str:
+    file = folder / Path(name).expanduser()
+    return _contents(file) if _is_file(file) else ""
 
 
 def _files(argv: Sequence[str], folder: Path, path: str | None) -> Iterator[Path]:
@@ -181,7 +220,7 @@ def _contents(file: Path) -> str:
         facts = file.stat()
         if facts.st_size <= LARGEST_HASHED_BYTES:
             return file_sha256(file)
-    except OSError as error:
-        return f"not read: {error.strerror or type(error).__name__}"
+    except (FuseproofError, OSError) as error:
+        return f"not read: {getattr(error, 'strerror', None) or error}"
     changed = datetime.fromtimestamp(facts.st_mtime, UTC).isoformat(timespec="seconds")
     return f"not hashed: {facts.st_size} bytes, changed {changed}"

@@ -10,17 +10,19 @@ from fuseproof.errors import FuseproofError
 from fuseproof.harness.campaign.arm_caches import cache_space, remove_space
 from fuseproof.harness.campaign.arm_lineage import ArmLineage
 from fuseproof.harness.campaign.arm_places import ArmPlace
+from fuseproof.harness.campaign.arm_programs import PROGRAMS
 from fuseproof.harness.campaign.evidence import EvidenceError
 from fuseproof.harness.campaign.folder import Campaign
-from fuseproof.harness.campaign.git_arms import PreparedArms, planned_places, resolve_arms
-from fuseproof.harness.campaign.worktrees import changed_since_setup
+from fuseproof.harness.campaign.git_arms import PreparedArms, planned_places
+from fuseproof.harness.campaign.worktrees import Worktree, changed_since_setup
 from fuseproof.harness.perf.dump import PerfDump
 from fuseproof.schedules.plan import Plan
 
 
-def places_of(plan: Plan, directory: Path, created: str, working_directory: Path) -> dict[str, ArmPlace]:
-    """Where the arms would run: refs are resolved, nothing is made."""
-    worktrees = resolve_arms(plan, working_directory)
+def places_of(
+    plan: Plan, directory: Path, created: str, working_directory: Path, worktrees: Mapping[str, Worktree]
+) -> dict[str, ArmPlace]:
+    """Where the arms would run, their refs resolved to ``worktrees``; nothing is made."""
     return planned_places(plan, worktrees, cache_space(directory, created), working_directory)
 
 
@@ -42,10 +44,13 @@ def clean_up(campaign: Campaign) -> None:
         remove_space(cache_space(campaign.directory, campaign.created))
 
 
-def slot_lineage(lineage: Mapping[str, ArmLineage], letter: str) -> dict[str, object] | None:
-    """What a slot's record keeps of its arm's lineage."""
+def slot_lineage(
+    lineage: Mapping[str, ArmLineage], letter: str, programs: Mapping[str, str]
+) -> dict[str, object] | None:
+    """What a slot's record keeps of its arm's lineage, and of the ``programs`` that it runs; None without either."""
     known = lineage.get(letter)
-    return None if known is None else known.of_slot()
+    found = {} if known is None else known.of_slot()
+    return ({**found, PROGRAMS: dict(programs)} if programs else found) or None
 
 
 def refuse_wrong_checkout(dump: PerfDump, place: ArmPlace | None) -> None:

@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fuseproof.errors import UsageError
-from fuseproof.harness.campaign.arm_places import CACHE_FOLDERS, ArmPlace, place_environment
+from fuseproof.harness.campaign.arm_places import CACHE_FOLDERS, ArmPlace, interpreter, place_environment
+from fuseproof.harness.campaign.arm_programs import refuse_missing_script
 from fuseproof.harness.machine.redaction import REDACTED, redact
 from fuseproof.harness.machine.usage import usable_cores
-from fuseproof.schedules.plan import PLANS_FOLDER, Arm, Cell, Plan, with_plan_dir
+from fuseproof.schedules.plan import PLAN_DIR, PLANS_FOLDER, Arm, Cell, Plan, with_plan_dir
 
 PLACEHOLDERS = ("perf_dump", "output_dir")
 CELL_FLAGS = "{flags}"
@@ -93,7 +94,7 @@ def filled_template(
         if word == CELL_FLAGS:
             words += (CELL_FLAGS,) if cell is None else shared_words(cell.flags)
         else:
-            words.append(_filled(_expanded(word), values))
+            words.append(_filled(_expanded(with_plan_dir(word, PLANS_FOLDER)), values))
     return tuple(words)
 
 
@@ -114,7 +115,8 @@ def default_overrides() -> dict[str, str]:
 def placeholders(arm: Arm) -> set[str]:
     """The placeholders a command arm uses; :class:`UsageError` for one that does not exist."""
     found = set()
-    template = " ".join(word for word in shlex.split(arm.command or "") if word != CELL_FLAGS)
+    words = (word.replace(PLAN_DIR, "") for word in shlex.split(arm.command or ""))
+    template = " ".join(word for word in words if word != CELL_FLAGS)
     for match in _PLACEHOLDER.finditer(template):
         name = match["name"]
         if name is None:
@@ -122,9 +124,9 @@ def placeholders(arm: Arm) -> set[str]:
         if name not in PLACEHOLDERS and (name not in ARM_PLACEHOLDERS or (name == "tree" and arm.ref is None)):
             own = ARM_PLACEHOLDERS if arm.ref is not None else ()
             names = [f"{{{known}}}" for known in (*PLACEHOLDERS, *own)]
-            allowed = f"{', '.join(names)}, and {CELL_FLAGS} as a word of its own"
+            allowed = f"{', '.join(names)}, {PLAN_DIR} in a plan file, and {CELL_FLAGS} as a word of its own"
             raise UsageError(
-                f"The {arm.name} command uses {{{name}}}; the placeholders are {allowed}.",
+                f"The command of arm {arm.name!r} uses {{{name}}}; the placeholders are {allowed}.",
                 next_step=f"Write {{{{{name}}}}} if the braces are meant literally.",
             )
         found.add(name)
@@ -136,9 +138,12 @@ def check_arms(plan: Plan, working_directory: Path | None = None) -> None:
 
     Relative programs are looked up from ``working_directory``, where the slots run; None is the present folder.
     """
+    folder = working_directory or Path.cwd()
     for arm in plan.arms.all:
+        place = ArmPlace() if arm.ref is not None else ArmPlace(python=interpreter(arm, None, folder))
+        refuse_missing_interpreter(arm, place)
         if arm.command is not None:
-            _check_template(arm, arm.command, working_directory or Path.cwd())
+            _check_template(arm, place, folder)
     identities = [_identity(arm) for arm in plan.arms.all]
     twice = [key for key, identity in zip(plan.arms.by_key, identities, strict=True) if identities.count(identity) > 1]
     if plan.aa or not twice:
@@ -173,33 +178,50 @@ def recorded_argv(argv: Sequence[str], campaign_directory: Path) -> tuple[str, .
     return tuple(redact(word.replace(prefix, "")) for word in argv)
 
 
-def _check_template(arm: Arm, command: str, working_directory: Path) -> None:
-    if "perf_dump" not in placeholders(arm):
+def _check_template(arm: Arm, place: ArmPlace, working_directory: Path) -> None:
+    if "perf_dump" not in placeholders(arm) and arm.time_pattern is None:
         raise UsageError(
-            f"The {arm.name} command has no {{perf_dump}}, so its times could not be read.",
-            next_step="Tell the program where to write its perf dump, for example --perf-dump-path {perf_dump}.",
+            f"The command of arm {arm.name!r} has no {{perf_dump}}, so its times could not be read.",
+            next_step="Tell the program where to write its perf dump, for example --perf-dump-path {perf_dump}; of one "
+            "that only prints its time, say where with --time-pattern (in a plan: time_pattern).",
         )
-    if arm.ref is None and arm.python is None:
-        refuse_missing_program(arm, ArmPlace(), working_directory)
+    if arm.ref is None:
+        refuse_missing_program(arm, place, working_directory)
+
+
+def refuse_missing_interpreter(arm: Arm, place: ArmPlace) -> None:
+    """Raise :class:`UsageError` unless an arm's own ``python`` is a program; of a ref, once its tree is there."""
+    if place.python is not None and not os.access(place.python, os.X_OK):
+        raise UsageError(
+            f"The python of arm {arm.name!r} is {redact(place.python)}, which is no program on this machine.",
+            next_step="Check the path; a relative one is looked up in the arm's tree, after its setup.",
+        )
 
 
 def refuse_missing_program(arm: Arm, place: ArmPlace, working_directory: Path) -> None:
-    """Raise :class:`UsageError` unless an arm's command starts a program; of a ref, once its tree is there."""
-    program = filled_template(arm, "perf.json", "outputs", place)[0]
-    found = str((place.tree or working_directory) / program) if os.sep in program else program
+    """Raise :class:`UsageError` unless an arm's command starts a program; of a ref, once its tree is there.
+
+    A script that an interpreter is given must be there too.
+    """
+    results = ("perf.json", "outputs")
+    words = filled_template(arm, *results, place)
+    program, folder = words[0], place.tree or working_directory
+    found = str(folder / program) if os.sep in program else program
     path = place_environment(arm, place, sys.executable, os.environ).get("PATH")
     if shutil.which(found, path=path) is None:
         raise UsageError(
-            f"The {arm.name} command starts {program!r}, which is no program on this machine.",
+            f"The command of arm {arm.name!r} starts {redact(program)!r}, which is no program on this machine.",
             next_step="Check the spelling, the path and that the file is executable.",
         )
+    known = next((index for index, word in enumerate(words) if word in (CELL_FLAGS, *results)), len(words))
+    refuse_missing_script(arm, words[:known], folder)
 
 
 def _identity(arm: Arm) -> tuple[object, ...]:
     """What decides what an arm runs: ``--flag=value`` and ``--flag value`` are the same."""
     words = [part for word in shlex.split(arm.flags) for part in _flag_parts(word)]
     command = None if arm.command is None else tuple(shlex.split(arm.command))
-    source = (arm.ref, arm.repo, arm.setup, arm.python)
+    source = (arm.ref, arm.repo, arm.setup, arm.python, arm.time_pattern)
     return (tuple(words), command, tuple(sorted(arm.env.items())), source)
 
 
@@ -226,12 +248,13 @@ def _head_and_path(word: str) -> tuple[str, str]:
 
 
 def _portable_arm(arm: Arm) -> Arm:
-    command = None if arm.command is None else _portable_words(arm.command, f"{arm.name} command")
+    command = None if arm.command is None else _portable_words(arm.command, f"command of arm {arm.name!r}")
     for key, value in arm.env.items():
-        _refuse_secret(f"--{key}={value}", f"{arm.name} environment")
-    _refuse_secret(arm.setup or "", f"{arm.name} setup")
+        _refuse_secret(f"--{key}={value}", f"environment of arm {arm.name!r}")
+    _refuse_secret(arm.setup or "", f"setup of arm {arm.name!r}")
+    _refuse_secret(arm.time_pattern or "", f"time_pattern of arm {arm.name!r}")
     places = {key: value and _with_tilde(value) for key, value in (("repo", arm.repo), ("python", arm.python))}
-    flags = _portable_words(arm.flags, f"{arm.name} flags")
+    flags = _portable_words(arm.flags, f"flags of arm {arm.name!r}")
     return arm.model_copy(update={"flags": flags, "command": command, **places})
 
 

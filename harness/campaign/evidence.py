@@ -28,6 +28,11 @@ from fuseproof.harness.media.comparison import degenerate_reason, file_sha256, l
 from fuseproof.harness.media.decoding import IMAGE_SUFFIXES
 from fuseproof.harness.perf.dump import PerfDump, read_perf_dump
 
+SMALLEST_DUMP = (
+    'A dump is a JSON object of at least {"total_duration_ms": 1234.5}, written to {perf_dump}; the time of a program '
+    "that only prints it is read with --time-pattern (in a plan: time_pattern)."
+)
+"""What to do about a program that wrote none."""
 LOG_TAIL_LINES = 20
 LOG_TAIL_BYTES = 64 * 1024
 LOG_LINE_CHARACTERS = 400

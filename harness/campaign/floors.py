@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.harness.atomic_files import write_text_atomically
+from fuseproof.harness.campaign.floor_files import FLOOR_SCHEMA, FloorFile, TimerFacts
+from fuseproof.harness.number_format import shortened
+from fuseproof.schedules.plan import first_problem
 
-FLOOR_SCHEMA = "fuseproof.floor/1"
 FLOOR_FILE = "aa.json"
 """In an A/A campaign's own folder."""
 KEPT_FLOOR = "floor/aa.json"
 """In the folder of a campaign that is read beside it."""
 LARGEST_BYTES = 8 * 2**20
+LONGEST_PROBLEM = 300
 RENDER_STEP = "Give the folder of an `abba --aa` campaign, rendered with `fuseproof report DIR`, or its aa.json."
 
 
@@ -37,6 +41,10 @@ class TimerFloor:
     level: float
     """0.95: of the interval."""
     scatter: float
+    word: str | None = None
+    """What the A/A campaign said of its own two arms; None where its file does not say it."""
+    reasons: tuple[tuple[str, str], ...] | None = None
+    """Code and detail of each reason why that is no better word; None where its file does not say it."""
 
     @property
     def reach(self) -> float:
@@ -112,38 +120,55 @@ def keep_floor(floor: Floor, directory: Path) -> None:
         raise FuseproofError(f"{file} could not be written: {error.strerror or error}.") from error
 
 
+def remove_floor(directory: Path) -> Floor:
+    """Take the floor out of a campaign's folder and return it; :class:`UsageError` where the folder has none."""
+    kept = kept_floor(directory)
+    if kept is None:
+        raise UsageError(f"{directory} holds no floor that could be removed.", next_step="Leave --floor none out.")
+    file = directory / KEPT_FLOOR
+    try:
+        file.unlink()
+        file.parent.rmdir()
+    except OSError as error:
+        if file.exists():
+            raise FuseproofError(f"{file} could not be removed: {error.strerror or error}.") from error
+    return kept
+
+
 def _parsed(text: str, file: Path) -> Floor:
     try:
         values = json.loads(text)
         if not isinstance(values, dict) or values.get("schema") != FLOOR_SCHEMA:
             seen = values.get("schema") if isinstance(values, dict) else None
             raise ValueError(f"schema is {seen!r}, expected {FLOOR_SCHEMA!r}")
-        return Floor(
-            text=text,
-            campaign=str(values["campaign"]),
-            created=str(values["created"]),
-            conditions=dict(values["conditions"]),
-            workloads={str(name): str(digest) for name, digest in dict(values["workloads"]).items()},
-            arm=str(values["arm"]),
-            cells={
-                str(cell): {str(timer): _timer(facts) for timer, facts in dict(timers).items()}
-                for cell, timers in dict(values["cells"]).items()
-            },
-        )
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        cause = f"key {error} is missing" if isinstance(error, KeyError) else str(error) or type(error).__name__
-        raise UsageError(f"--floor: {file} is no noise floor: {cause}.", next_step=RENDER_STEP) from error
-
-
-def _timer(facts: Mapping[str, Any]) -> TimerFloor:
-    lower, upper = facts["interval"]
-    found = TimerFloor(
-        blocks=int(facts["blocks"]),
-        apparent_reduction=float(facts["apparent_reduction"]),
-        interval=(float(lower), float(upper)),
-        level=float(facts["level"]),
-        scatter=float(facts["scatter_of_one_run"]),
+        facts = FloorFile.model_validate(values)
+    except ValidationError as error:
+        raise _no_floor(file, first_problem(error)) from error
+    except (ValueError, RecursionError) as error:
+        raise _no_floor(file, str(error) or type(error).__name__) from error
+    return Floor(
+        text=text,
+        campaign=facts.campaign,
+        created=facts.created,
+        conditions=facts.conditions.model_dump(by_alias=True),
+        workloads=facts.workloads,
+        arm=facts.arm,
+        cells={cell: {name: _timer(found) for name, found in timers.items()} for cell, timers in facts.cells.items()},
     )
-    if not all(map(math.isfinite, (found.apparent_reduction, *found.interval, found.level, found.scatter))):
-        raise ValueError("a number is not finite")
-    return found
+
+
+def _no_floor(file: Path, cause: str) -> UsageError:
+    return UsageError(f"--floor: {file} is no noise floor: {shortened(cause, LONGEST_PROBLEM)}.", next_step=RENDER_STEP)
+
+
+def _timer(facts: TimerFacts) -> TimerFloor:
+    lower, upper = facts.interval
+    return TimerFloor(
+        blocks=facts.blocks,
+        apparent_reduction=facts.apparent_reduction,
+        interval=(lower, upper),
+        level=facts.level,
+        scatter=facts.scatter_of_one_run,
+        word=facts.word,
+        reasons=None if facts.reasons is None else tuple((reason.code, reason.detail) for reason in facts.reasons),
+    )

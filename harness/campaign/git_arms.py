@@ -19,7 +19,7 @@ from fuseproof.harness.campaign.arm_caches import cache_variables
 from fuseproof.harness.campaign.arm_imports import imported_module, refuse_shared_module
 from fuseproof.harness.campaign.arm_lineage import ArmLineage, plain_lineage
 from fuseproof.harness.campaign.arm_places import ArmPlace, interpreter, place_environment
-from fuseproof.harness.campaign.arms import refuse_missing_program
+from fuseproof.harness.campaign.arms import refuse_missing_interpreter, refuse_missing_program
 from fuseproof.harness.campaign.git_repository import open_repository
 from fuseproof.harness.campaign.worktrees import Setup, Worktree, make, worktree_of
 from fuseproof.harness.machine.redaction import redact
@@ -91,7 +91,7 @@ def prepare_arms(plan: Plan, worktrees: Mapping[str, Worktree], space: Path, wor
         arm, place = plan.arm(letter), places.get(letter, ArmPlace())
         worktree = worktrees.get(letter)
         known = plain_lineage(arm, working_directory) if worktree is None else _made(arm, worktree, place, logs, letter)
-        _refuse_missing_interpreter(arm, place)
+        refuse_missing_interpreter(arm, place)
         if worktree is not None and arm.command is not None:
             refuse_missing_program(arm, place, working_directory)
         module = arm.imports or (OWN_MODULE if arm.command is None and letter in places else None)
@@ -102,7 +102,26 @@ def prepare_arms(plan: Plan, worktrees: Mapping[str, Worktree], space: Path, wor
         lineage[letter] = replace(known, python=None if place.python is None else redact(place.python))
     if not plan.aa:
         refuse_shared_module(plan, worktrees, modules)
-    return PreparedArms(places, lineage, logs, tuple(_remarks(plan, lineage)))
+    remarks = (*_remarks(plan, lineage), *unmeasured_changes(plan, worktrees))
+    return PreparedArms(places, lineage, logs, remarks)
+
+
+def unmeasured_changes(plan: Plan, worktrees: Mapping[str, Worktree]) -> list[str]:
+    """Sentences about arms whose ref is the HEAD of a checkout with changed files, which are not measured.
+
+    Untracked files do not count: campaigns themselves are some.
+    """
+    told = []
+    for letter, worktree in worktrees.items():
+        state = worktree.repository.state()
+        if state.changed and state.commit == worktree.commit:
+            arm, files = plan.arm(letter), state.changed
+            more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+            told.append(
+                f"arm {arm.name!r} is the commit {worktree.commit[:12]} ({arm.ref}), and the checkout has changes that "
+                f"are not committed ({files[0]}{more}): they are not measured; commit them, or name a ref that has them"
+            )
+    return told
 
 
 def moved_refs(plan: Plan, worktrees: Mapping[str, Worktree]) -> list[str]:
@@ -150,7 +169,7 @@ def _made(arm: Arm, worktree: Worktree, place: ArmPlace, logs: dict[str, Path], 
     try:
         record = make(worktree, setup)
     except FuseproofError as error:
-        error.message = f"Arm {letter} ({arm.name}, {arm.ref}): {error.message}"
+        error.message = f"Arm {letter} ({arm.name!r}, {arm.ref}): {error.message}"
         raise
     if record is not None:
         logs[letter] = worktree.log
@@ -166,14 +185,6 @@ def _made(arm: Arm, worktree: Worktree, place: ArmPlace, logs: dict[str, Path], 
         submodules=repository.submodules(worktree.commit),
         setup=record,
     )
-
-
-def _refuse_missing_interpreter(arm: Arm, place: ArmPlace) -> None:
-    if place.python is not None and not os.access(place.python, os.X_OK):
-        raise UsageError(
-            f"The {arm.name} arm's python is {redact(place.python)}, which is no program on this machine.",
-            next_step="Check the path; a relative one is looked up in the arm's tree, after its setup.",
-        )
 
 
 def _shown_file(file: Path, place: ArmPlace) -> str:

@@ -48,6 +48,22 @@ def chosen_gpus(text: str, survey: GpuSurvey, cuda_visible_devices: str | None =
     return tuple(chosen)
 
 
+def refuse_impossible_names(text: str) -> None:
+    """Raise :class:`UsageError` for a list of cards that no machine could have: an empty name, or one given twice."""
+    entries = [part.strip() for part in text.split(",")]
+    for entry in entries:
+        if not (entry.isascii() and entry.isdigit()) and not entry.startswith("GPU-"):
+            raise UsageError(
+                f"--gpus names {entry!r}, which is neither an index nor a UUID ({text!r}).",
+                next_step="Name GPUs by index or UUID, with commas between them, as `nvidia-smi -L` lists them.",
+            )
+        if entries.count(entry) > 1:
+            raise UsageError(
+                f"--gpus names GPU {entry} twice ({text!r}): two blocks on one card would measure each other.",
+                next_step="Name every GPU once.",
+            )
+
+
 def _named(entry: str, gpus: Sequence[Gpu]) -> Gpu | None:
     if entry.isascii() and entry.isdigit():
         return next((gpu for gpu in gpus if gpu.index == int(entry)), None)
@@ -66,8 +82,8 @@ def refuse_arms_with_devices(plan: Plan, flag: str = "--gpus") -> None:
     for arm in plan.arms.all:
         if DEVICES_VARIABLE in arm.env:
             raise UsageError(
-                f"The {arm.name} environment sets {DEVICES_VARIABLE}={arm.env[DEVICES_VARIABLE]}, and {flag} gives "
-                "every block a GPU of its own.",
+                f"The environment of arm {arm.name!r} sets {DEVICES_VARIABLE}={arm.env[DEVICES_VARIABLE]}, and "
+                f"{flag} gives every block a GPU of its own.",
                 next_step=f"Leave {DEVICES_VARIABLE} out of the plan, or leave {flag} out.",
             )
 

@@ -7,17 +7,22 @@ Nothing here writes, and nothing talks to the hub.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fuseproof.errors import UsageError
-from fuseproof.harness.machine.redaction import redact
+import filelock
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf")
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
 CACHE = "HF_HUB_CACHE"
 CACHE_VARIABLES = (CACHE, "HUGGINGFACE_HUB_CACHE", "HF_HOME")
+_COMMIT = r"[0-9a-f]{40}"
+_HUB_FILE = re.compile(
+    rf"(?:blobs/[^/]+|refs/.+|snapshots/{_COMMIT}/.+|trees/[^/]+|\.no_exist/{_COMMIT}/.+)", re.DOTALL
+)
+"""What the hub's client writes below a repository's folder; everything else there is somebody's own."""
 
 
 @dataclass(frozen=True)
@@ -64,22 +69,6 @@ def hub_cache(variables: Mapping[str, str]) -> Path:
     return (Path(os.path.expandvars(home)).expanduser() / "hub").absolute()
 
 
-def refuse_shared_root(root: Path, variables: Mapping[str, str]) -> None:
-    """Raise :class:`UsageError` where cleaning ``root`` could touch a cache that others use: the hub's own.
-
-    The root may be neither that folder, nor a link to it, nor a folder around or inside it.
-    """
-    for source in (variables, {name: value for name, value in variables.items() if name not in CACHE_VARIABLES}):
-        shared = hub_cache(source).resolve()
-        own = root.resolve()
-        if shared == own or shared.is_relative_to(own) or own.is_relative_to(shared):
-            raise UsageError(
-                f"--cleanup-model-cache would remove files from {redact(str(root))}, which is, holds or lies in the "
-                f"shared hub cache {redact(str(shared))}.",
-                next_step="Point --model-cache-root at a folder of its own, or leave --cleanup-model-cache out.",
-            )
-
-
 def usage_of(folder: Path, names: Sequence[str] | None = None) -> Usage:
     """Count the files below a repository's folder, or only ``names`` of them."""
     paths = [folder / name for name in (listing(folder) if names is None else names)]
@@ -103,18 +92,41 @@ def listing(folder: Path) -> list[str]:
 def fetched_files(folder: Path, model: ClaimedModel, *, is_over: bool = False) -> list[str]:
     """The files below a repository's ``folder`` that the claim's campaign fetched.
 
-    They are new, and of the campaign's own commit: another revision that somebody fetched meanwhile is theirs. A blob
-    that a snapshot of theirs points at is kept too. ``is_over``: the campaign was killed some time ago, so what a
-    command may have fetched, or anything of an unknown commit, is no longer told apart from others' files.
+    They are new, where the hub's client puts files, and of the campaign's own commit: another revision that somebody
+    fetched meanwhile is theirs, and so is everything where no commit was resolved. A blob that a snapshot of theirs
+    points at is kept too. What the user's own command fetched has an unknown commit: of it, everything new is meant
+    while the campaign runs, and nothing once ``is_over``, when it is no longer told apart from others' files. So it is
+    with unfinished downloads; one that a process holds the hub's lock of is never meant.
     """
-    new = [name for name in listing(folder) if name not in set(model.before)]
-    if model.by_slots or not model.commits:
+    if folder.is_symlink():
+        return []
+    before = set(model.before)
+    new = [name for name in listing(folder) if name not in before and _HUB_FILE.fullmatch(name)]
+    new = [name for name in new if not (_is_unfinished(name) and (is_over or _is_being_fetched(folder, name)))]
+    if model.by_slots:
         return [] if is_over else new
     mine = [name for name in new if any(_is_of_commit(folder, name, commit) for commit in model.commits)]
     blobs = {_blob(folder, name) for name in mine}
     others = {_blob(folder, name) for name in listing(folder) if name.startswith("snapshots/") and name not in mine}
-    unfinished = [name for name in new if name.startswith("blobs/") and name.endswith(".incomplete")]
+    unfinished = [name for name in new if _is_unfinished(name)]
     return sorted({*mine, *unfinished, *(blob for blob in blobs - others if blob in new)})
+
+
+def _is_unfinished(name: str) -> bool:
+    return name.startswith("blobs/") and name.endswith(".incomplete")
+
+
+def _is_being_fetched(folder: Path, name: str) -> bool:
+    """Whether a process holds the lock that the hub's client takes to write a blob."""
+    etag = Path(name).name.partition(".")[0]
+    lock = folder.parent / ".locks" / folder.name / f"{etag}.lock"
+    if not lock.is_file():
+        return False
+    try:
+        with filelock.FileLock(lock, timeout=0):
+            return False
+    except (filelock.Timeout, OSError):
+        return True
 
 
 def _is_of_commit(folder: Path, name: str, commit: str) -> bool:

@@ -16,14 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from fuseproof.errors import FuseproofError
+from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.harness.campaign.folder import Campaign
-from fuseproof.harness.campaign.model_cache import Removal
+from fuseproof.harness.campaign.model_cache import CacheRoot, Removal
 from fuseproof.harness.campaign.model_files import ClaimedModel, Usage
 from fuseproof.harness.machine.redaction import redact
 from fuseproof.schedules.plan import Plan
 
 LEDGER = "model-cache.jsonl"
+RESTORE = "Restore it from the campaign."
 
 SlotVariables = Mapping[tuple[str, str], Mapping[str, str]]
 """Cell and arm letter → what is added to the environment of its slots."""
@@ -136,14 +137,43 @@ def read(directory: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, ValueError) as error:
-        raise FuseproofError(f"{path} cannot be read: {error}.", next_step="Restore it from the campaign.") from error
+        lines = path.read_text(encoding="utf-8").splitlines()
+        found = [(number, json.loads(line)) for number, line in enumerate(lines, 1) if line.strip()]
+    except (OSError, ValueError, RecursionError) as error:
+        raise FuseproofError(f"{path} cannot be read: {error}.", next_step=RESTORE) from error
+    for number, values in found:
+        if not isinstance(values, dict):
+            raise FuseproofError(f"{path}, line {number}: {values!r} is no JSON object.", next_step=RESTORE)
+    return [values for _, values in found]
 
 
-def chosen_root(entries: Sequence[Mapping[str, Any]]) -> tuple[Path, bool] | None:
-    """The root that a campaign began with, and whether it cleans; None where it used the ordinary cache."""
-    for values in entries:
-        if values.get("root"):
-            return Path(str(values["cache_dir"])).expanduser(), bool(values.get("cleans"))
-    return None
+def chosen_root(directory: Path) -> tuple[Path, bool] | None:
+    """The root that a campaign began with, and whether it cleans; None where it used the ordinary cache.
+
+    A ledger is made to be published: it holds no full path. So the folder that it names must know itself by the id
+    that the ledger holds. Raises :class:`UsageError` where it does not, and :class:`FuseproofError` naming the key of
+    a damaged line.
+    """
+    values = next((values for values in read(directory) if values.get("root")), None)
+    if values is None:
+        return None
+    named, root_id, cleans = values.get("cache_dir"), values.get("root_id"), values.get("cleans")
+    for key, value, kind in (("cache_dir", named, str), ("root_id", root_id, str), ("cleans", cleans, bool)):
+        if not isinstance(value, kind):
+            expected = "true or false" if kind is bool else "a text"
+            raise FuseproofError(
+                f"{directory / LEDGER}: key {key} is {value!r}, and {expected} was expected.", next_step=RESTORE
+            )
+    try:
+        root = Path(str(named)).expanduser()
+        is_it = root.is_absolute() and CacheRoot(root).root_id == root_id
+    except (OSError, RuntimeError, ValueError):  # a link to itself, no such home folder, a NUL byte
+        is_it = False
+    if not is_it:
+        flags = "--model-cache-root DIR" + (" --cleanup-model-cache" if cleans else "")
+        raise UsageError(
+            f"{directory / LEDGER} names the model cache {named!r}, and no folder here is the one that this campaign "
+            "began with by that name: a ledger holds no private part of a path.",
+            next_step=f"Name it: fuseproof abba --resume {directory} {flags}",
+        )
+    return root, bool(cleans)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ class PrintedTime:
         return float(Decimal(self.text) * Decimal(TIME_UNITS[self.unit]))
 
     def to_dump(self) -> dict[str, Any]:
-        """The smallest perf dump that says it, and where it comes from."""
+        """The smallest perf dump that says it, and where it comes from; without the moment at which it was written."""
         return {"total_duration_ms": self.total_ms, "printed_time": asdict(self)}
 
 
@@ -52,7 +53,9 @@ def printed_time(folder: Path, pattern: str) -> PrintedTime:
     """
     found = list(_found(folder, pattern))
     if len(found) != 1:
-        where = f"matches {len(found)} times in its logs, first {found[0].text!r}" if found else "matches no printed line"
+        where = (
+            f"matches {len(found)} times in its logs, first {found[0].text!r}" if found else "matches no printed line"
+        )
         raise EvidenceError("NO_TIME", f"time_pattern {pattern!r} {where}; it must match once")
     time = found[0]
     try:
@@ -64,9 +67,12 @@ def printed_time(folder: Path, pattern: str) -> PrintedTime:
     return time
 
 
-def write_printed_dump(folder: Path, perf_dump: Path, pattern: str) -> None:
-    """Write the dump of a slot whose program prints its time; :class:`EvidenceError` as :func:`printed_time`."""
-    write_perf_dump(perf_dump, printed_time(folder, pattern).to_dump())
+def write_printed_dump(folder: Path, perf_dump: Path, pattern: str, now: datetime) -> None:
+    """Write the dump of a slot whose program prints its time; :class:`EvidenceError` as :func:`printed_time`.
+
+    ``now`` (UTC) tells it from the dump of another slot that printed the same few digits, which is no copy.
+    """
+    write_perf_dump(perf_dump, {"timestamp": now.isoformat(), **printed_time(folder, pattern).to_dump()})
 
 
 def _found(folder: Path, pattern: str) -> Iterator[PrintedTime]:

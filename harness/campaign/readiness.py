@@ -15,7 +15,7 @@ from fuseproof.harness.machine.gpu_check import IDLE_MEMORY_MIB, IDLE_UTILIZATIO
 from fuseproof.harness.machine.gpus import GpuSurvey, visible_gpus
 from fuseproof.harness.machine.usage import busy_threshold
 
-_ALLOW = "or pass --allow-busy: disturbed slots are marked and cap the verdict."
+_ALLOW = "or pass --allow-busy: disturbed slots, and slots too short to tell, cap the verdict."
 _ALLOW_GPU = "or pass --allow-busy: what is seen of others on the GPUs between slots caps the verdict."
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.harness.campaign.arm_lineage import ArmLineage
+from fuseproof.harness.campaign.arm_programs import programs_again, programs_ran
 from fuseproof.harness.campaign.arms import shared_words
 from fuseproof.harness.campaign.folder import CAMPAIGN_FILE, Campaign
 from fuseproof.harness.campaign.inputs import INPUT_FLAGS, NO_FILES, InputFile
@@ -68,6 +69,9 @@ def replay(path: Path, working_directory: Path, repo: str | None, overrides: Map
     inputs = _Inputs(campaign, working_directory, remarks)
     for part in (*values["cells"], *(arm for arm in arms.values() if arm.get("command") is None)):
         part["flags"] = inputs.placed(part.get("flags") or "")
+    for letter, (role, arm) in zip(string.ascii_uppercase, arms.items(), strict=False):
+        if arm.get("command") and not arm.get("ref"):
+            remarks += programs_again(role, programs_ran(campaign.slots(), letter), working_directory)
     programs = [role for role, arm in arms.items() if arm.get("command") or arm.get("setup")]
     if programs:
         remarks.append(f"the stored plan runs programs of its own ({', '.join(programs)}); --dry-run shows them")

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Protocol
 
 from fuseproof.harness.campaign.arm_caches import cold_caches
-from fuseproof.harness.campaign.evidence import read_tail
+from fuseproof.harness.campaign.arm_programs import changed_since
+from fuseproof.harness.campaign.evidence import SMALLEST_DUMP, read_tail
 from fuseproof.harness.campaign.folder import Campaign, CampaignStatus
 from fuseproof.harness.campaign.interrupts import Interrupts
 from fuseproof.harness.campaign.plausibility import identical_times
@@ -24,6 +25,13 @@ from fuseproof.schedules.plan import Cell
 
 UNLUCKY_CODES = frozenset({"KILLED", "HW_SLOWDOWN"})
 """What befell a slot from outside; it says nothing of the arm."""
+
+
+NEXT_STEPS = {
+    "USAGE": "; correct the arm's flags and start a new campaign",
+    "NO_DUMP": f". {SMALLEST_DUMP.rstrip('.')}",
+}
+"""Reason code → what stands behind the place of a failed slot's log."""
 
 
 class CampaignObserver(Protocol):
@@ -150,9 +158,9 @@ class BlockLoop:
             self.observer.slot_finished(record)
             if record.state == "interrupted":
                 raise SessionInterruptedError
-            restless = restless_remark(record)
-            if restless is not None:
-                self.observer.remark(restless)
+            for remark in (changed_since(self.campaign.slots(), record), restless_remark(record)):
+                if remark is not None:
+                    self.observer.remark(remark)
             if record.state != "done":
                 return record
             if record.contention.busy and record.kind == "timed":
@@ -186,7 +194,7 @@ def failure_remark(record: SlotRecord, campaign: Campaign) -> str:
     """Which slot failed, why, the last thing it said, and where the rest of that stands."""
     said = f': "{_telling_line(record.log_tail)}"' if record.log_tail else ""
     log = slot_log(campaign.slot_directory(record.id))
-    next_step = "; correct the arm's flags and start a new campaign" if record.reason_code == "USAGE" else ""
+    next_step = NEXT_STEPS.get(record.reason_code or "", "")
     return f"slot {record.id} failed ({record.reason}){said}; its log: {log}{next_step}"
 
 

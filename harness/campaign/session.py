@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.harness.campaign.adding_blocks import add_blocks
 from fuseproof.harness.campaign.arm_caches import cache_space
+from fuseproof.harness.campaign.arm_programs import changed_on_disk
 from fuseproof.harness.campaign.arm_sessions import adopt, clean_up
 from fuseproof.harness.campaign.arms import check_arms, portable
 from fuseproof.harness.campaign.crash_recovery import recover
@@ -107,6 +108,8 @@ class CampaignSession:
             if self.add_blocks:
                 add_blocks(campaign, self.add_blocks)
             for sentence in moved_refs(campaign.plan, worktrees):
+                self.observer.remark(sentence)
+            for sentence in changed_on_disk(campaign.slots(), prepared.places, campaign.working_directory):
                 self.observer.remark(sentence)
             for change in changed_software(campaign.environment, self.environment):
                 self.observer.remark(f"since this campaign began, {change}: its blocks measured different software")

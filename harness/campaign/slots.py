@@ -17,6 +17,7 @@ from typing import Protocol
 from fuseproof.errors import FuseproofError
 from fuseproof.harness.atomic_files import write_text_atomically
 from fuseproof.harness.campaign.arm_caches import cache_record, warmth
+from fuseproof.harness.campaign.arm_programs import slot_programs
 from fuseproof.harness.campaign.arm_sessions import refuse_wrong_checkout, slot_lineage
 from fuseproof.harness.campaign.arms import SlotCommand, recorded_argv, slot_command
 from fuseproof.harness.campaign.evidence import (
@@ -37,6 +38,7 @@ from fuseproof.harness.campaign.gpu_telemetry import hardware_slowdown, slot_gpu
 from fuseproof.harness.campaign.interrupts import Interrupts
 from fuseproof.harness.campaign.phases import SlotPhases, read_phases
 from fuseproof.harness.campaign.plausibility import refuse_impossible_times
+from fuseproof.harness.campaign.printed_times import write_printed_dump
 from fuseproof.harness.campaign.processes import ProcessEnd, start_process
 from fuseproof.harness.campaign.records import SlotMemory, SlotRecord, SlotState
 from fuseproof.harness.campaign.sglang_log import SglangLog, slot_log, with_client_time
@@ -146,13 +148,15 @@ class ProcessExecutor:
         placed = {name: value for name, value in added.items() if name not in arm.env}
         command = replace(command, overrides={**command.overrides, **placed})
         files_before = warmth(command.caches)
+        folder = command.working_directory or campaign.working_directory
+        programs = slot_programs(arm, command.argv, command.overrides, folder, files.directory)
         self.gpus.note_baseline()
         started, started_s = self.clock.now(), round(self.clock.monotonic_s(), 6)
         record = SlotRecord.planned(
             slot,
             command=recorded_argv(command.argv, campaign.directory),
             environment_overrides={name: redact(value) for name, value in command.overrides.items()},
-            lineage=slot_lineage(campaign.present_lineage, slot.arm),
+            lineage=slot_lineage(campaign.present_lineage, slot.arm, programs),
             started=utc_text(started),
             started_monotonic_s=started_s,
             device=self.placement.device,
@@ -178,6 +182,8 @@ class ProcessExecutor:
             log = slot_log(files.directory) if arm.command is not None else SglangLog()
             if log.has_failed:  # sglang says so, and ends with status 0
                 raise EvidenceError("EXIT", "its log says that the generation failed, and it ended with status 0")
+            if arm.time_pattern is not None:
+                write_printed_dump(files.directory, files.perf_dump, arm.time_pattern, self.clock.now())
             dump = collect_dump(files.perf_dump, started)
             refuse_by_log(log, command.argv, dump.config)
             refuse_wrong_checkout(dump, place)

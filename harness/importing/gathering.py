@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fuseproof.errors import UsageError
+from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.harness.analysis.soundness import refuse_unsound_dump
 from fuseproof.harness.importing.files import (
     DUMP_SUFFIX,
@@ -21,12 +21,13 @@ from fuseproof.harness.importing.files import (
     named_file,
     source_files,
 )
-from fuseproof.harness.importing.labels import Label, Pattern, arm_of, fitting_pattern, parse_pattern
+from fuseproof.harness.importing.labels import Label, Pattern, arm_of, fitting_pattern, parse_pattern, refuse_unnumbered
 from fuseproof.harness.importing.manifest import Manifest, ManifestSlot
 from fuseproof.harness.importing.placing import ImportedRun
 from fuseproof.harness.perf.dump import PerfDump, read_perf_dump
 
 MOST_IGNORED = 1000
+MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,9 @@ def _from_names(sources: Sequence[Path], labels: str | None) -> Gathered:
     pattern = fitting_pattern([file.name for file in dumps]) if labels is None else parse_pattern(labels)
     labelled = {file: label for file in dumps if (label := pattern.label(file.name)) is not None}
     if not labelled:
+        refuse_unnumbered([file.name for file in dumps], [pattern])
         raise _nothing_fits(pattern, dumps)
+    _refuse_dropped_dumps(pattern, [file for file in dumps if file not in labelled], len(labelled))
     folders = Counter(file.path.parent for file in labelled)
     neighbours = Neighbours(file for file in files if file not in labelled)
     runs = []
@@ -116,6 +119,32 @@ def _nothing_fits(pattern: Pattern, dumps: Sequence[SourceFile]) -> UsageError:
         f"No file name fits --labels {pattern.text!r}: {sample}.",
         next_step="Write the names with {cell}, {block}, {arm} and {position} in place of what varies.",
     )
+
+
+def _refuse_dropped_dumps(pattern: Pattern, others: Sequence[SourceFile], fitting: int) -> None:
+    """Raise :class:`UsageError` where perf dumps do not fit: a run that is left out unseen may be the one that matters.
+
+    Other .json files are no runs; they are named as ignored.
+    """
+    dropped = [file for file in others if _is_perf_dump(file)]
+    if not dropped:
+        return
+    more = f" and {len(dropped) - MOST_NAMED} more" if len(dropped) > MOST_NAMED else ""
+    names = f"{', '.join(file.shown for file in dropped[:MOST_NAMED])}{more}"
+    raise UsageError(
+        f"{len(dropped)} of {len(dropped) + fitting} perf dumps do not fit --labels {pattern.text!r}: {names}.",
+        next_step="Nothing is left out silently: give the files to import by name (runs/i2v-*.json), a pattern that "
+        "fits all of them, or a manifest with slots.",
+    )
+
+
+def _is_perf_dump(file: SourceFile) -> bool:
+    try:
+        check_plain(file)
+        read_perf_dump(file.path)
+    except FuseproofError:
+        return False
+    return True
 
 
 def _read(file: SourceFile) -> PerfDump:

@@ -69,10 +69,7 @@ class Pattern:
     def label(self, path: Path) -> Label | None:
         """The label of ``path`` (folders of the source included), or None where the name does not fit."""
         folders = self.text.count("/") + 1
-        parts = [*path.parts[:-1], path.stem]
-        if len(parts) < folders:
-            return None
-        found = self.expression.fullmatch("/".join(parts[-folders:]))
+        found = self._match(path)
         if found is None:
             return None
         values = found.groupdict()
@@ -80,6 +77,17 @@ class Pattern:
         label = _label(values, parent)
         is_doubtful = self.is_known and (label is None or _misreads(self.text, label.cell))
         return None if is_doubtful else label
+
+    def _match(self, path: Path) -> re.Match[str] | None:
+        folders = self.text.count("/") + 1
+        parts = [*path.parts[:-1], path.stem]
+        return self.expression.fullmatch("/".join(parts[-folders:])) if len(parts) >= folders else None
+
+    def names_unnumbered_arm(self, path: Path) -> bool:
+        """Whether the name fits but for the number of the run within the arm."""
+        found = self._match(path)
+        arm = arm_of(found["arm"]) if found is not None and "position" not in found.groupdict() else None
+        return arm is not None and arm[1] is None
 
 
 def parse_pattern(text: str) -> Pattern:
@@ -125,6 +133,7 @@ def fitting_pattern(paths: Sequence[Path]) -> Pattern:
         )
     tried = ", ".join(f"{text} ({example})" for text, example in KNOWN_PATTERNS)
     if not fitting:
+        refuse_unnumbered(paths, known_patterns())
         raise UsageError(
             f"No file name says which block and arm it is, for example {_examples(paths)}; tried {tried}.",
             next_step="Say how names are made, for example with --labels '{block}-{arm}', or write a manifest.",
@@ -140,6 +149,22 @@ def fitting_pattern(paths: Sequence[Path]) -> Pattern:
                 next_step=f"Say which one is meant: --labels '{best.text}' or --labels '{pattern.text}'.",
             )
     return best
+
+
+def refuse_unnumbered(paths: Sequence[Path], patterns: Sequence[Pattern]) -> None:
+    """Raise :class:`UsageError` where names say an arm without its number: ``baseline.json``, not ``baseline-1.json``.
+
+    Two dumps are no block of four, and another command describes them.
+    """
+    bare = [path for path in paths if any(pattern.names_unnumbered_arm(path) for pattern in patterns)]
+    if not bare:
+        return
+    names = _examples(bare)
+    two = "Compare two dumps with `fuseproof compare-perf BASELINE CANDIDATE`. " if len(bare) == 2 else ""
+    raise UsageError(
+        f"The names {names} say which arm but not which of its two runs, and a block is four runs: a1, b1, b2, a2.",
+        next_step=f"{two}To import a block, number its runs: baseline-1, candidate-1, candidate-2, baseline-2.",
+    )
 
 
 def arm_of(text: str) -> tuple[ArmLetter, int | None] | None:

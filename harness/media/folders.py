@@ -14,6 +14,7 @@ from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.harness.media.comparison import MediaComparison, check_data_range, compare_pictures
 from fuseproof.harness.media.decoding import IMAGE_SUFFIXES, VIDEO_SUFFIXES, load_image
 from fuseproof.harness.media.files import os_reason, printable
+from fuseproof.harness.media.pairing import match_names
 from fuseproof.schedules.contracts import Contract
 
 _MEDIA_SUFFIXES = IMAGE_SUFFIXES | VIDEO_SUFFIXES
@@ -130,20 +131,24 @@ def _is_folder(path: Path) -> bool:
 
 def _compare_folders(a: Path, b: Path, data_range: float | None) -> MediaReport:
     names_a, names_b = _media_names(a), _media_names(b)
-    shared = sorted(names_a.media & names_b.media)
-    if not shared:
+    matched = match_names(names_a.media, names_b.media)
+    if not matched.names:
         raise FuseproofError(
             f"{printable(a)} ({len(names_a.media)} media files) and {printable(b)} ({len(names_b.media)}) "
             "share no media file name.",
-            next_step="pairs are formed by file name directly inside the two folders; rename or name two files",
+            next_step="pairs are formed by file name directly inside the two folders, times in names left out; rename "
+            "or name two files",
         )
-    pairs = tuple(_compare_pair(name, a / name, b / name, data_range) for name in shared)
+    pairs = tuple(
+        _compare_pair(name_b, a / name_a, b / name_b, data_range) for name_a, name_b in sorted(matched.names.items())
+    )
+    lonely_a, lonely_b = names_a.media - matched.names.keys(), names_b.media - {*matched.names.values()}
     return MediaReport(
         pairs=pairs,
-        only_in_a=tuple(printable(name) for name in sorted(names_a.media - names_b.media)),
-        only_in_b=tuple(printable(name) for name in sorted(names_b.media - names_a.media)),
+        only_in_a=tuple(printable(name) for name in sorted(lonely_a)),
+        only_in_b=tuple(printable(name) for name in sorted(lonely_b)),
         ignored=tuple(printable(name) for name in sorted(names_a.others | names_b.others)),
-        warnings=_folder_warnings(a, b, pairs),
+        warnings=(*matched.notes(), *_folder_warnings(a, b, pairs)),
     )
 
 

@@ -19,6 +19,7 @@ from fuseproof.harness.perf.outputs import OutputsComparison, compare_outputs
 from fuseproof.harness.perf.slot_order import slot_order_obstacles
 from fuseproof.harness.perf.work import SPEED_FIELD, WorkCheck, check_equal_work, excessive_speedup
 from fuseproof.harness.statistics.comparison import Block, Thresholds
+from fuseproof.harness.statistics.next_steps import verdict_measured_elsewhere
 from fuseproof.harness.statistics.verdict import Reason, Verdict, Word, decide, invalid, post_worker_tails
 
 SCHEMA = "fuseproof.compare-perf-abba/1"
@@ -89,7 +90,9 @@ def compare_blocks(
     return AbbaComparison(
         blocks=tuple(blocks),
         verdicts={
-            name: decide(timed, thresholds, caps=obstacles, warnings=tails if name == "client" else ())
+            name: verdict_measured_elsewhere(
+                decide(timed, thresholds, caps=obstacles, warnings=tails if name == "client" else ())
+            )
             for name, timed in times.items()
         },
         warnings=warnings,

@@ -10,6 +10,7 @@ from fuseproof.harness.perf.blocks import METRICS, AbbaBlock, seconds_of
 from fuseproof.harness.perf.memory import KINDS, format_gib, request_peaks_gib
 from fuseproof.harness.perf.text import escape_cell, latency_phrase, markdown_table, render_outputs, render_unequal_work
 from fuseproof.harness.statistics.comparison import Comparison
+from fuseproof.harness.statistics.reasons import share_of_log, share_of_scatter, signed_percent
 from fuseproof.harness.statistics.verdict import Reason, Verdict, Word
 
 DIRECTIONAL = (Word.FASTER, Word.SLOWER)
@@ -129,9 +130,11 @@ def _number_cells(verdict: Verdict) -> dict[str, str]:
         "pair median": percent(numbers.pair_median_reduction),
         "median of arms": percent(numbers.median_reduction),
         "minimum of arms": percent(numbers.minimum_reduction),
-        "scatter of one run": percent(numbers.scatter, 3),
-        "noise floor (worst same-arm spread)": percent(numbers.noise_floor),
-        "drift per slot, by block": ", ".join(percent(block.drift_per_slot, 3) for block in numbers.blocks),
+        "scatter of one run": percent(share_of_scatter(numbers.scatter), 3),
+        "spread F (worst of one arm)": percent(numbers.noise_floor),
+        "drift per slot, by block": ", ".join(
+            signed_percent(share_of_log(block.drift_per_slot), 3) for block in numbers.blocks
+        ),
         "arms separated in every block": "yes" if numbers.arms_are_separated else "no",
         "smallest detectable effect": MISSING if detectable is None else percent(detectable),
         "permutation p": "no test below 3 blocks" if len(numbers.blocks) < 3 else number(numbers.permutation_p, 3),

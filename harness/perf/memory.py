@@ -17,6 +17,7 @@ from fuseproof.harness.perf.dump import PerfDump
 
 MIB_PER_GIB = 1024
 NEGLIGIBLE_SHARE = 0.002
+SMALLEST_SHOWN_GIB = 0.0005
 """Below 0.2 % a peak "hardly moves": allocators round to blocks, and the same run repeats to about this."""
 
 Agreement = Literal["less", "more", "unchanged", "mixed", "unknown"]
@@ -159,6 +160,8 @@ def _phrase(kind: str, before: float, after: float, spread: float) -> str:
     if after == before:
         return f"{name} does not move ({format_gib(before)} GiB)"
     if abs(after - before) <= spread:
+        if spread < SMALLEST_SHOWN_GIB:
+            return f"{name} unchanged to less than 0.001 GiB {numbers}"
         return f"{name} unchanged, within the {format_gib(spread)} GiB by which one arm's own runs differ {numbers}"
     direction = _direction(before, after, spread)
     if direction == 0:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
 
+from fuseproof.harness.analysis.runs import CellRuns
 from fuseproof.harness.campaign.arm_caches import CACHE_VARIABLES
 from fuseproof.harness.campaign.arm_lineage import ArmLineage, short_commit
+from fuseproof.harness.campaign.arm_programs import program_versions, short_contents
 from fuseproof.harness.campaign.records import SlotRecord
 from fuseproof.harness.number_format import shortened
 from fuseproof.harness.report.document import Code, Text
@@ -37,6 +41,15 @@ def source_rows(
     return rows
 
 
+def program_rows(cells: Sequence[CellRuns], limit: int, letters: Sequence[str]) -> list[tuple[Text, ...]]:
+    """The row of the files that the arms' commands named, with the first digits of their SHA-256; none without any.
+
+    ``cells`` are those of every candidate, so an arm's runs are those of the cells that hold it.
+    """
+    found = {letter: _programs(cells, letter, limit) for letter in letters}
+    return [("Files of the command", *(found[letter] or "none" for letter in letters))] if any(found.values()) else []
+
+
 def shown_overrides(slot: SlotRecord) -> dict[str, str]:
     """The variables set for a slot without those that only say where on this machine its arm lives."""
     hidden = {*WEIGHTS_VARIABLES, *(PLACE_VARIABLES if slot.caches else ())}
@@ -64,7 +77,7 @@ def tree_line(slot: SlotRecord) -> tuple[str, ...]:
     lineage = slot.lineage or {}
     if not lineage.get("ref"):
         return ()
-    where = f" of {lineage['remote']}" if lineage.get("remote") else ""
+    where = _repository(lineage["remote"]) if lineage.get("remote") else ""
     there = "" if _runs_our_code(slot) else ", in which the program below was started"
     return (f"# TREE: a clean checkout{where} at {lineage['commit']}{there}",)
 
@@ -72,6 +85,13 @@ def tree_line(slot: SlotRecord) -> tuple[str, ...]:
 def tree_prefix(slot: SlotRecord) -> str:
     """What stands before the command of one run of a ref of ours, so that it imports the tree's code."""
     return 'PYTHONPATH="$TREE" ' if tree_line(slot) and _runs_our_code(slot) else ""
+
+
+def _programs(cells: Sequence[CellRuns], letter: str, limit: int) -> str:
+    slots = {slot.id: slot for cell in cells for slot in cell.slots if slot.arm == letter}
+    versions = program_versions(slots.values())
+    told = (f"{name} {', '.join(map(short_contents, known))}" for name, known in versions.items())
+    return shortened("; ".join(told), limit)
 
 
 def _runs_our_code(slot: SlotRecord) -> bool:
@@ -82,9 +102,17 @@ def _source(arm: ArmLineage, limit: int) -> Text:
     if arm.commit is None:
         return shortened(arm.reason or "not recorded", limit)
     commit = short_commit(arm.commit, arm.is_dirty, arm.diff_sha256)
-    where = f" of {shortened(arm.remote, limit)}" if arm.remote else ""
+    where = _repository(shortened(arm.remote, limit)) if arm.remote else ""
     empty = f", {len(arm.submodules)} submodules" if arm.submodules else ""
     return (Code(shortened(arm.ref, limit)) if arm.ref else "checkout", " = ", Code(commit), f"{where}{empty}")
+
+
+def _repository(remote: str) -> str:
+    """`` of`` the remote; of one that is a folder of the author's, its name in words, lest it be read as a branch."""
+    path = remote.removeprefix("file://")
+    is_local = path.startswith(("/", "~", "./", "../")) or re.match(r"[A-Za-z]:[\\/]", path) is not None
+    name = PurePosixPath(path.replace("\\", "/")).name
+    return f" of a local repository (its folder is called {name!r})" if is_local and name else f" of {remote}"
 
 
 def _setup(arm: ArmLineage, limit: int) -> Text:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from fuseproof.harness.analysis.audit import audit
 from fuseproof.harness.analysis.campaign import CampaignAnalysis, failure_reason
-from fuseproof.harness.analysis.caveats import claimed_times_text, dummy_weights_text, unmeasured_contention_text
+from fuseproof.harness.analysis.caveats import claimed_times_text, dummy_weights_text
+from fuseproof.harness.analysis.contention import unmeasured_text
 from fuseproof.harness.analysis.contradictions import DOUBTED_CODES
 from fuseproof.harness.analysis.imported import imported_caveats
 from fuseproof.harness.analysis.metrics import TITLES
@@ -29,7 +30,7 @@ from fuseproof.harness.report.document import (
 from fuseproof.harness.report.layout import Layout
 from fuseproof.harness.report.overview import common_overrides
 from fuseproof.harness.report.results import ASSUMPTION
-from fuseproof.harness.report.setup_facts import EVER_CHANGING, flattened
+from fuseproof.harness.report.setup_facts import flattened, is_ever_changing
 
 RAW_RUNS_FILE = "raw-runs.md"
 MOST_LOGS = 3
@@ -118,7 +119,7 @@ def _session_differences(analysis: CampaignAnalysis) -> tuple[Text, ...]:
         shortened(f"{name}: {first.get(name, 'nothing')} → {value}", 200): None
         for session in sessions[1:]
         for name, value in flattened(session.environment)
-        if first.get(name) != value and not name.startswith(EVER_CHANGING)
+        if first.get(name) != value and not is_ever_changing(name)
     }
     return tuple(list(changed)[:MOST_SESSION_DIFFERENCES])
 
@@ -131,7 +132,8 @@ def limitations_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
     items += warnings if is_short else _warning_counts(analysis)
     if any(len(cell.runs.blocks) > 1 and cell.metrics for cell in analysis.cells):
         items.append(ASSUMPTION)
-    caveats = (unmeasured_contention_text(analysis), claimed_times_text(analysis.plan), dummy_weights_text(analysis))
+    unmeasured = None if analysis.campaign.origin is None else unmeasured_text(analysis.all_runs)
+    caveats = (unmeasured, claimed_times_text(analysis.plan), dummy_weights_text(analysis))
     items += [f"{text[0].upper()}{text[1:]}." for text in (*imported_caveats(analysis), *caveats) if text]
     items.append("One machine, these workloads: nothing is claimed about others.")
     folded = () if is_short else (Details("All warnings", bullets(warnings[:MOST_FOLDED_WARNINGS])),)

@@ -7,6 +7,7 @@ from typing import Any
 
 from fuseproof.harness.analysis.campaign import CampaignAnalysis, CellAnalysis
 from fuseproof.harness.analysis.caveats import dummy_weights_text
+from fuseproof.harness.analysis.claims import unclaimed_texts
 from fuseproof.harness.analysis.runs import ARMS, Run
 from fuseproof.harness.analysis.sentences import (
     memory_line,
@@ -18,7 +19,7 @@ from fuseproof.harness.analysis.sentences import (
 )
 from fuseproof.harness.analysis.treatment import treatment_text
 from fuseproof.harness.number_format import count, number, shortened
-from fuseproof.harness.report.arm_sources import shown_overrides, source_rows
+from fuseproof.harness.report.arm_sources import program_rows, shown_overrides, source_rows
 from fuseproof.harness.report.document import Bullets, Code, Paragraph, Part, Section, Strong, Table, Text
 from fuseproof.harness.report.imported import (
     imported_machine,
@@ -68,7 +69,14 @@ def summary_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
         rest = verdict_line(cell).removeprefix(f"{cell.word.value}: ")
         parts: tuple[Part, ...] = (
             Paragraph((Strong(cell.word.value), f" · {rest}")),
-            Bullets((outputs_line(cell.outputs), *what_ran_texts(cell), memory_line(cell.memory))),
+            Bullets(
+                (
+                    *(f"{text[0].upper()}{text[1:]}." for _, text in unclaimed_texts(analysis)),
+                    outputs_line(cell.outputs),
+                    *what_ran_texts(cell),
+                    memory_line(cell.memory),
+                )
+            ),
         )
     else:
         parts = _many_cells_summary(analysis, layout)
@@ -80,17 +88,33 @@ def _many_cells_summary(analysis: CampaignAnalysis, layout: Layout) -> tuple[Par
     cells = analysis.cells
     shown = notable_cells(analysis)[: min(MOST_SUMMARY_CELLS, layout.rows)]
     lines: list[Text] = [_cell_line(cell) for cell in shown]
-    kept = sum(cell.outputs.keeps_contract for cell in cells)
-    compared = sum(cell.outputs.decided_by is not None for cell in cells)
-    what = "comparisons" if analysis.has_several_candidates else "compared cells"
-    identical = sum(cell.outputs.status == "identical" for cell in cells)
-    lines.append(
-        f"Outputs: {identical} of {compared} {what} identical; contracts hold in {kept} of {len(cells)}."
-    )
+    unclaimed = unclaimed_texts(analysis)
+    lines += [(Strong(name), f": {text}.") for name, text in unclaimed[:MOST_SUMMARY_CELLS]]
+    if len(unclaimed) > MOST_SUMMARY_CELLS:
+        lines.append(f"{len(unclaimed) - MOST_SUMMARY_CELLS} more clear words are not claimed: Claims says why.")
+    lines.append(_outputs_text(cells, analysis.noun))
     lines += _what_ran_lines(cells)
     lines.append(_memory_text(cells, analysis.noun))
     lead = Paragraph((Strong(word_counts(analysis)), f" in {count(len(cells), analysis.noun)}."))
     return (lead, Bullets(tuple(lines)))
+
+
+def _outputs_text(cells: Sequence[CellAnalysis], noun: str) -> str:
+    """Equality and contracts of what was compared; a contract holds of no outputs only in name."""
+    compared = [cell for cell in cells if cell.outputs.decided_by is not None]
+    broken = sum(not cell.outputs.keeps_contract for cell in cells)
+    kept = sum(cell.outputs.keeps_contract for cell in compared)
+    without = len(cells) - len(compared)
+    parts = []
+    if compared:
+        identical = sum(cell.outputs.status == "identical" for cell in compared)
+        parts.append(f"{identical} of {count(len(compared), f'compared {noun}')} identical")
+        parts.append(f"contracts hold in {kept} of {len(compared)}")
+    if without:
+        parts.append(f"nothing to compare in {without} of {count(len(cells), noun)}")
+    if broken > len(compared) - kept:
+        parts.append(f"contracts are not met in {broken} of {len(cells)}")
+    return f"Outputs: {'; '.join(parts)}."
 
 
 def _what_ran_lines(cells: Sequence[CellAnalysis]) -> list[Text]:
@@ -128,6 +152,9 @@ def setup_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
         rows.append(("Environment", *(Code(shortened(assignments(arm.env), limit)) for arm in arms)))
     rows += source_rows(analysis.campaign.lineage, limit, plan.letters)
     rows.append(("Commit", *(_commits(analysis, letter) for letter in plan.letters)))
+    rows += program_rows(analysis.all_runs, 2 * limit, plan.letters)
+    if any(arm.time_pattern for arm in arms):
+        rows.append(("Printed time", *(Code(shortened(arm.time_pattern or "none", limit)) for arm in arms)))
     origin = analysis.campaign.origin
     rows += origin_rows(origin)
     workloads = [cell for cell in analysis.cells if cell.runs.candidate == ARMS[1]]

@@ -11,16 +11,16 @@ from pathlib import Path
 
 from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.harness.analysis.campaign import analyse
-from fuseproof.harness.atomic_files import temporary_beside
+from fuseproof.harness.atomic_files import temporary_beside, write_text_atomically
 from fuseproof.harness.campaign.folder import CAMPAIGN_FILE, PERF_FILE, Campaign
+from fuseproof.harness.campaign.left_out import LEFT_OUT_FILE, is_log, is_medium, left_out_lines, noted_lines
 from fuseproof.harness.machine.redaction import redact
 from fuseproof.harness.media.decoding import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 from fuseproof.harness.perf.dump import read_perf_dump
 from fuseproof.harness.report.figure_files import NO_FIGURES, draw_figures
 from fuseproof.harness.report.pull_request import ASSETS_FOLDER, BODY_FILE, picture_assets, render_body
-from fuseproof.harness.report.sums import is_temporary, noted_lines
+from fuseproof.harness.report.sums import is_temporary
 from fuseproof.harness.verification.folder import strange_entries
-from fuseproof.harness.verification.signature import LEFT_OUT_FILE, LOG_NAMES
 from fuseproof.harness.verification.verify import verify_campaign
 
 FIRST_ZIP_MOMENT = (1980, 1, 1, 0, 0, 0)
@@ -48,9 +48,17 @@ class Packed:
     log_bytes: int
     logs: int
     assets: tuple[str, ...]
-    body_characters: int
+    body_file: Path
+    """A copy of the archive's ``pull-request.md``, beside it."""
+    body: str
+    left_out: int
+    """How many files of the campaign are not in the archive, but named with their hashes."""
     is_verified: bool
     suspicious: tuple[str, ...]
+
+    @property
+    def body_characters(self) -> int:
+        return len(self.body)
 
 
 @dataclass(frozen=True)
@@ -72,14 +80,22 @@ def pack_campaign(
     *,
     base_url: str | None = None,
     has_logs: bool = True,
+    has_outputs: bool = True,
     allows_unverified: bool = False,
 ) -> Packed:
     """Write ``archive``: the campaign folder, ``pull-request.md`` and the pictures that it shows, under flat names.
 
-    Raises :class:`UsageError` where ``archive`` exists or lies inside the campaign, :class:`FuseproofError` for a
+    Without ``has_outputs`` the pictures, kept raw arrays, ``figures/`` and ``report.html`` stay behind, named in
+    ``left-out.txt`` with the hashes that were signed: what is left verifies, and is small.
+
+    Raises :class:`UsageError` where ``archive`` exists or lies inside the campaign, or where a ``base_url`` is given
+    for pictures that stay behind; :class:`FuseproofError` for a
     folder that does not pass verification, unless ``allows_unverified``: then the body's first line says so.
     """
-    _refuse_target(directory, archive)
+    body_file = archive.with_name(f"{archive.stem}.{BODY_FILE}")
+    for target in (archive, body_file):
+        _refuse_target(directory, target)
+    _refuse_shown_pictures(directory, base_url, has_outputs)
     _refuse_links(directory)
     campaign = Campaign.open(directory)
     unverified = _failure(directory)
@@ -91,17 +107,21 @@ def pack_campaign(
     analysis = analyse(campaign)
     figures = NO_FIGURES if base_url is None else draw_figures(analysis)
     root = archived_name(directory)
-    body, shown = render_body(analysis, archive.name, base_url, unverified, figures, root)
-    assets = picture_assets(analysis, figures)
     present = {path.relative_to(directory).as_posix(): path for path in _regular_files(directory)}
-    evidence = list(_evidence(directory, root, present, None if has_logs else slots_timed_by_logs(campaign)))
+    kept_logs = None if has_logs else slots_timed_by_logs(campaign)
+    behind = _left_behind(directory, present, kept_logs, has_outputs)
+    is_light = any(map(is_medium, behind))
+    body, shown = render_body(analysis, archive.name, base_url, unverified, figures, root, is_light=is_light)
+    assets = picture_assets(analysis, figures)
+    evidence = list(_evidence(root, present, behind))
     entries = [
         _Entry(BODY_FILE, text=body),
         *(_Entry(f"{ASSETS_FOLDER}/{assets[path]}", present[path]) for path in shown if path in present),
         *evidence,
     ]
     _write(archive, entries)
-    logs = [entry for entry in evidence if Path(entry.name).name in LOG_NAMES]
+    _write_body(body_file, body)
+    logs = [entry for entry in evidence if is_log(entry.name)]
     return Packed(
         archive=archive,
         archive_bytes=archive.stat().st_size,
@@ -110,7 +130,9 @@ def pack_campaign(
         log_bytes=_bytes(logs),
         logs=len(logs),
         assets=tuple(sorted(assets[path] for path in shown)),
-        body_characters=len(body),
+        body_file=body_file,
+        body=body,
+        left_out=len(behind),
         is_verified=unverified is None,
         suspicious=tuple(_suspicious(evidence)),
     )
@@ -122,6 +144,14 @@ def _refuse_target(directory: Path, archive: Path) -> None:
     if archive.resolve().is_relative_to(directory.resolve()):
         raise UsageError(
             f"{archive} lies inside the campaign folder, whose files are signed.", next_step="Choose a place beside it."
+        )
+
+
+def _refuse_shown_pictures(directory: Path, base_url: str | None, has_outputs: bool) -> None:
+    if base_url is not None and (not has_outputs or any(map(is_medium, left_out_lines(directory)))):
+        raise UsageError(
+            "--asset-base-url shows pictures, and the archive is to have none.",
+            next_step="Leave out --asset-base-url, or pack the whole folder without --without-outputs.",
         )
 
 
@@ -143,9 +173,11 @@ def _failure(directory: Path) -> str | None:
 
 
 def slots_timed_by_logs(campaign: Campaign) -> frozenset[str]:
-    """Folders of the slots whose client time stands in their logs alone, relative to the campaign."""
-    timed = (record for record in campaign.slots() if record.times.client_s is not None)
-    return frozenset(record.directory for record in timed if not _dump_has_client(campaign, record.directory))
+    """Folders of the slots of which a time stands in their logs alone, relative to the campaign."""
+    timed = [record for record in campaign.slots() if record.times.client_s is not None]
+    printed = [record for record in campaign.slots() if campaign.plan.arm(record.arm).time_pattern is not None]
+    by_client = (record for record in timed if not _dump_has_client(campaign, record.directory))
+    return frozenset(record.directory for record in (*by_client, *printed))
 
 
 def _dump_has_client(campaign: Campaign, slot: str) -> bool:
@@ -161,35 +193,38 @@ def archived_name(directory: Path) -> str:
     return f"campaign-{name}" if name.lower() in ("", BODY_FILE, ASSETS_FOLDER) or _DEVICE.fullmatch(name) else name
 
 
-def _evidence(
-    directory: Path, root: str, present: Mapping[str, Path], kept_logs: frozenset[str] | None
-) -> Iterator[_Entry]:
-    """The campaign's regular files below ``root``; logs that are left out are listed with their hashes.
+def _left_behind(
+    directory: Path, present: Mapping[str, Path], kept_logs: frozenset[str] | None, has_outputs: bool
+) -> dict[str, str]:
+    """Lines of ``SHA256SUMS``, by name, of what the archive lacks: left out now, or when the folder itself was packed.
 
-    ``kept_logs`` are the slots whose logs stay; None keeps all of them. Raises :class:`FuseproofError` for a name that
-    another system would unpack elsewhere.
+    ``kept_logs`` are the slots whose logs stay; None keeps all of them.
     """
     noted = noted_lines(directory)
-    is_left_out_list = LEFT_OUT_FILE in present and LEFT_OUT_FILE not in noted
-    gone = (
-        {name for name in noted if name not in present and Path(name).name in LOG_NAMES} if is_left_out_list else set()
-    )
-    left_out = {name: f"{noted[name]}\n" for name in gone}
+
+    def stays_behind(name: str) -> bool:
+        is_unwanted_log = is_log(name) and kept_logs is not None and name.rpartition("/")[0] not in kept_logs
+        return is_unwanted_log or (not has_outputs and is_medium(name))
+
+    found = left_out_lines(directory, noted)
+    return found | {name: noted[name] for name in present if name in noted and stays_behind(name)}
+
+
+def _evidence(root: str, present: Mapping[str, Path], behind: Mapping[str, str]) -> Iterator[_Entry]:
+    """The campaign's regular files below ``root``; what stays ``behind`` is listed with its hashes.
+
+    Raises :class:`FuseproofError` for a name that another system would unpack elsewhere.
+    """
     for name, path in sorted(present.items()):
         if _UNSAFE.search(name):
             raise FuseproofError(
                 f"The file {name!r} has a name that other systems unpack elsewhere or not at all.",
                 next_step="Measure again with an arm that writes other names.",
             )
-        is_kept = kept_logs is None or name.rpartition("/")[0] in kept_logs
-        if name == LEFT_OUT_FILE and is_left_out_list:
-            continue
-        if is_kept or path.name not in LOG_NAMES:
+        if name not in behind and not (name == LEFT_OUT_FILE and behind):
             yield _Entry(f"{root}/{name}", path)
-        elif name in noted:
-            left_out[name] = f"{noted[name]}\n"
-    if left_out:
-        yield _Entry(f"{root}/{LEFT_OUT_FILE}", text="".join(left_out[name] for name in sorted(left_out)))
+    if behind:
+        yield _Entry(f"{root}/{LEFT_OUT_FILE}", text="".join(f"{behind[name]}\n" for name in sorted(behind)))
 
 
 def _regular_files(directory: Path) -> Iterator[Path]:
@@ -221,6 +256,16 @@ def _write(archive: Path, entries: Iterable[_Entry]) -> None:
         ) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _write_body(path: Path, body: str) -> None:
+    try:
+        write_text_atomically(path, body)
+    except OSError as error:
+        raise FuseproofError(
+            f"{path} could not be written: {error.strerror or error}.",
+            next_step=f"The archive is whole, and holds it as {BODY_FILE}.",
+        ) from error
 
 
 def _publish(temporary: Path, archive: Path) -> None:

@@ -77,11 +77,14 @@ def render_body(
     unverified: str | None = None,
     figures: Figures = NO_FIGURES,
     folder: str | None = None,
+    *,
+    is_light: bool = False,
 ) -> tuple[str, list[str]]:
     """The body, and the paths of the pictures that it shows or names, in order; ``folder`` is what unpacking makes.
 
     Without ``base_url`` a table names the assets in the place of pictures, so that no image is broken. ``unverified``
     is why the folder did not pass verification: the first line says so. ``figures`` are shown with a ``base_url`` only.
+    ``is_light``: the archive has no pictures, so that none is named as one of it.
     Raises :class:`FuseproofError` for a body that no pull request can hold.
     """
     assets = picture_assets(analysis, figures)
@@ -89,8 +92,11 @@ def render_body(
 
     def revise(document: Document) -> Document:
         shown.clear()
-        revised: Document = _with_assets(document, assets, base_url, shown)
-        evidence = _evidence_section(archive_name, folder or analysis.directory.resolve().name)
+        whole = _without_pictures(document) if is_light else document
+        revised: Document = _with_assets(whole, assets, base_url, shown)
+        evidence = _evidence_section(
+            archive_name, folder or analysis.directory.resolve().name, _measured_with(analysis), is_light=is_light
+        )
         return dataclasses.replace(revised, sections=(*revised.sections, evidence))
 
     text = render_markdown(analysis, revise, NO_FIGURES if base_url is None else figures)
@@ -104,15 +110,47 @@ def render_body(
     return text, list(shown)
 
 
-def _evidence_section(archive_name: str, folder: str) -> Section:
+def _evidence_section(archive_name: str, folder: str, measured_with: str, *, is_light: bool) -> Section:
+    what = "The campaign without its outputs is in " if is_light else "The whole campaign is in "
+    recomputed = (
+        ", which recomputes every time and number above from the raw runs; hashes and metrics of the outputs, which "
+        "were left out, stay as they were recorded."
+        if is_light
+        else ", which recomputes every hash, metric and number above."
+    )
     text = (
-        "The whole campaign is in ",
+        what,
         Code(archive_name),
         ": unpack it and run ",
         Code(f"fuseproof verify {shlex.quote(folder)}"),
-        ", which recomputes every hash, metric and number above. It needs neither torch nor a GPU.",
+        f"{recomputed} It needs neither torch nor a GPU.",
     )
-    return Section("Evidence", (Paragraph(text),))
+    about = (
+        "fuseproof runs baseline and candidate in fresh processes in A-B-B-A order, and judges times by their "
+        "intervals and outputs by their hashes. Measured with the Python package ",
+        Code(measured_with),
+        ".",
+    )
+    return Section("Evidence", (Paragraph(text), Paragraph(about)))
+
+
+def _measured_with(analysis: CampaignAnalysis) -> str:
+    """``fuseproof 0.1.0, commit 0123456789ab``: the version, and the commit where the campaign recorded one."""
+    own = analysis.campaign.environment.get("fuseproof")
+    commit = own.get("commit") if isinstance(own, Mapping) else None
+    known = f", commit {commit[:12]}" if isinstance(commit, str) and commit else ""
+    changed = ", with changes" if known and isinstance(own, Mapping) and own.get("is_dirty") else ""
+    return f"fuseproof {analysis.campaign.fuseproof_version}{known}{changed}"
+
+
+def _without_pictures(node: Any) -> Any:
+    """A copy of a document without its pictures."""
+    if isinstance(node, tuple):
+        return tuple(_without_pictures(entry) for entry in node if not isinstance(entry, Pictures | Figure))
+    if dataclasses.is_dataclass(node) and not isinstance(node, type):
+        changes = {field.name: _without_pictures(getattr(node, field.name)) for field in dataclasses.fields(node)}
+        return dataclasses.replace(node, **changes)
+    return node
 
 
 def _with_assets(node: Any, assets: Mapping[str, str], base_url: str | None, shown: dict[str, None]) -> Any:

@@ -9,6 +9,7 @@ from pathlib import PurePath
 
 from fuseproof.harness.analysis.campaign import CampaignAnalysis
 from fuseproof.harness.analysis.runs import ARM_WORDS
+from fuseproof.harness.campaign.arm_programs import programs_of
 from fuseproof.harness.campaign.folder import OUTPUTS_FOLDER, PERF_FILE
 from fuseproof.harness.campaign.inputs import INPUT_FLAGS, INPUTS_FOLDER, InputFile
 from fuseproof.harness.campaign.records import SlotOutput, SlotRecord
@@ -22,6 +23,9 @@ PRIVATE_PATH = "/path/to/"
 MOST_HASHES = 3
 LONGEST_COMMAND = 2880
 """Characters; one that is cut cannot be repeated, so only a monster is."""
+CAMPAIGN = "$CAMPAIGN"
+"""Stands for this campaign's folder in the commands."""
+CAMPAIGN_LINE = "# CAMPAIGN: this campaign's folder"
 COPY_INPUTS = f'cp -r "$CAMPAIGN/{INPUTS_FOLDER}" .'
 ARM_TEXTS = ("--baseline", "--candidate", "--flags")
 
@@ -31,15 +35,15 @@ def reproduce_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
     limit = LONGEST_COMMAND
     campaign = analysis.campaign
     copies = {file.argument: file.copy for file in campaign.inputs if file.copy is not None}
-    lines = ["# CAMPAIGN: this campaign's folder, which holds the input files", COPY_INPUTS] if copies else []
+    lines = [f"{CAMPAIGN_LINE}, which holds the input files", COPY_INPUTS] if copies else []
     lines += _left_out_lines(campaign.inputs)
     command = with_commits(campaign.command, campaign.lineage)
-    own = clean_arguments(_without_output(with_copies(command, copies)))
+    own = clean_arguments(_from_here(_without_output(with_copies(command, copies)), lines))
     what = "the whole campaign" if campaign.origin is None else "the import, beside the files that were imported"
     lines += [f"# {what}", _line(own, {}, limit)]
     for slot in _one_slot_an_arm(analysis):
         lines += _slot_lines(slot, copies, limit)
-    lines += ["# in the campaign folder", "sha256sum --check --quiet SHA256SUMS", "fuseproof report . --check"]
+    lines += ["# in the campaign folder", "fuseproof verify ."]
     text = "\n".join(lines)
     where = f"From a new, empty folder of your own, with {_software(analysis)} installed."
     if "SHA-256" in text:
@@ -110,6 +114,29 @@ def _without_output(command: Sequence[str]) -> list[str]:
     return words
 
 
+def _from_here(command: Sequence[str], lines: list[str]) -> list[str]:
+    """``--from`` with this campaign's own folder, whose plan is the same: the earlier one is on another machine.
+
+    Says in ``lines`` what ``$CAMPAIGN`` is where nothing has said it yet.
+    """
+    words: list[str] = []
+    previous = ""
+    for word in command:
+        flag, separator, _ = word.partition("=")
+        words += (
+            [CAMPAIGN] if previous == "--from" else [f"--from={CAMPAIGN}"] if separator and flag == "--from" else [word]
+        )
+        previous = word
+    if words != list(command) and not any(line.startswith(CAMPAIGN_LINE) for line in lines):
+        lines.insert(0, CAMPAIGN_LINE)
+    return words
+
+
+def _program_lines(slot: SlotRecord) -> list[str]:
+    """Which files the command of a run named, and what they held."""
+    return [f"# {clean_arguments(['', name])[1]}: SHA-256 {contents}" for name, contents in programs_of(slot).items()]
+
+
 def _software(analysis: CampaignAnalysis) -> str:
     """Which fuseproof the campaign ran: its commit where that is known, else its version."""
     campaign = analysis.campaign
@@ -151,6 +178,7 @@ def _slot_lines(slot: SlotRecord, copies: Mapping[str, str], limit: int) -> list
         f"# one {word} run, as {slot.id}",
         f"mkdir -p {folder}/outputs",
         *tree_line(slot),
+        *_program_lines(slot),
         tree_prefix(slot) + _line(words, shown_overrides(slot), limit),
         *([f"# gives {', '.join(expected)}{more}"] if expected else []),
     ]
@@ -181,6 +209,8 @@ def _line(words: Iterable[str], overrides: Mapping[str, str], limit: int) -> str
 def _quoted(word: str) -> str:
     """A word for the shell; a home folder stays one that the shell fills in."""
     flag, separator, value = word.partition("=")
+    if CAMPAIGN in (word, value) and (word == CAMPAIGN or flag == "--from"):
+        return word.replace(CAMPAIGN, f'"{CAMPAIGN}"')
     head, path = (f"{flag}=", value) if flag.startswith("-") and separator else ("", word)
     if not path.startswith("~/"):
         return shlex.quote(word)

@@ -9,7 +9,7 @@ from fuseproof.harness.analysis.campaign import CampaignAnalysis, CellAnalysis
 from fuseproof.harness.analysis.metrics import TITLES, MetricResult
 from fuseproof.harness.analysis.planning import plans_of
 from fuseproof.harness.analysis.runs import ARMS
-from fuseproof.harness.analysis.sentences import interval_text, percent_text
+from fuseproof.harness.analysis.sentences import interval_text, percent_text, point_doubt
 from fuseproof.harness.number_format import MISSING, count, number, percent, seconds
 from fuseproof.harness.report.between_cells import between_cells_parts
 from fuseproof.harness.report.document import (
@@ -28,21 +28,27 @@ from fuseproof.harness.report.floor import floor_parts
 from fuseproof.harness.report.layout import Layout
 from fuseproof.harness.report.overview import notable_cells
 from fuseproof.harness.statistics.comparison import Comparison
+from fuseproof.harness.statistics.reasons import share_of_log, share_of_scatter, signed_percent
 
 LEGEND = (
     "Reduction = 1 − candidate/baseline: positive is less time, negative is more. Means and mean form are arithmetic, "
-    "all runs kept; the verdict rests on the log-ratio form (geometric means) with its interval. F: largest spread of "
-    "two runs of one arm."
+    "all runs kept; the verdict rests on the log-ratio form (geometric means) with its interval. Spread F: largest "
+    "difference of two runs of one arm."
 )
 ASSUMPTION = (
     "Assumed: the effect does not change from block to block by more than the runs scatter; where it does, false "
     "verdicts are more frequent than 5 %."
 )
 GLOSSARY = (
-    "F: largest difference of two runs of one arm in one block, as a share of their mean. Scatter s: standard "
-    "deviation of one run. Pair median: from the median over all A×B pairs of a block, "
-    "each a candidate/baseline ratio of two runs of that block, of all blocks together. Arms separated: "
-    "one arm won every block without overlap."
+    "Reduction: 1 − ratio of the geometric means. Interval: from the scatter of the runs; interval used: widened by "
+    "the timer's step and where blocks differ; the verdict rests on it. df: degrees of freedom. Mean form: by arithmetic "
+    "means. Pair median: from the median over all A×B pairs of a block, each a candidate/baseline ratio of two runs of "
+    "that block, of all blocks together; their number is even, and the middle two are averaged geometrically. Median "
+    "and minimum of arms: by each arm's median and fastest run. Scatter s: standard deviation of one run, in per cent "
+    "of its time. F: largest difference of two runs of one arm in one block, as a share of their mean; F median: the "
+    "median of them. Drift: by how much each slot takes longer (+) than the one before, least squares. Arms separated: "
+    "one arm won every block without overlap. Smallest detectable: found in 80 % of such campaigns. "
+    "The formulas are in fuseproof's docs/verdicts.md."
 )
 LEVEL = "95 %"
 RESULT_HEAD = (
@@ -51,7 +57,7 @@ RESULT_HEAD = (
     "Baseline → candidate, s (mean reduction)",
     f"Reduction, {LEVEL} interval",
     "Pair median",
-    "Noise floor F",
+    "Spread F",
     "Verdict",
 )
 STATISTICS_HEAD = (
@@ -151,7 +157,7 @@ def _point(metric: MetricResult) -> str:
     verdict = metric.verdict
     if verdict is None or verdict.comparison is None:
         return MISSING
-    if any(warning.code == "MEAN_MEDIAN_DISAGREE" for warning in verdict.warnings):
+    if point_doubt(verdict) is not None:
         return "not quoted,"
     return percent_text(verdict.comparison.reduction)
 
@@ -234,10 +240,12 @@ def _statistics_row(name: str, title: str, comparison: Comparison) -> tuple[Text
         percent(comparison.pair_median_reduction, 3),
         percent(comparison.median_reduction, 3),
         percent(comparison.minimum_reduction, 3),
-        percent(comparison.scatter, 3),
+        percent(share_of_scatter(comparison.scatter), 3),
         percent(comparison.noise_floor),
         percent(comparison.noise_floor_median),
-        ", ".join(percent(block.drift_per_slot, 3) for block in comparison.blocks[:MOST_DRIFTS]),
+        ", ".join(
+            signed_percent(share_of_log(block.drift_per_slot), 3) for block in comparison.blocks[:MOST_DRIFTS]
+        ),
         "yes" if comparison.arms_are_separated else "no",
         "none" if detectable is not None and detectable >= 1 else percent(detectable),
     )

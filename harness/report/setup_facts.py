@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,13 +13,21 @@ from fuseproof.harness.analysis.runs import ARM_WORDS
 from fuseproof.harness.number_format import gib, short_duration, shortened
 from fuseproof.harness.report.privacy import clean_text
 
-EVER_CHANGING = ("load average", "memory / available", "memory / swap")
-"""Differs between any two sessions and means nothing."""
+_MEASURED = re.compile(
+    r"load average.*|timer tick|memory / (?:available|swap).*"
+    r"|gpus \d+ / (?:memory used.*|utilization percent|temperature c|performance state|pcie width)"
+)
+"""Facts that were measured at one moment. They differ between any two sessions on one machine, and identify none."""
 VERSION_KEYS = ("python", "libraries", "torch build", "cuda driver version", "fuseproof", "versions")
 SETTING_KEYS = ("environment variables",)
 SUBJECTS = ("machine", "versions", "settings", "commit", "plan")
 NOT_RECORDED = "not recorded"
 LONGEST_VALUE = 160
+
+
+def is_ever_changing(name: str) -> bool:
+    """Whether a row of :func:`flattened` is of one moment (load, free memory, temperature), not of the machine."""
+    return _MEASURED.fullmatch(name) is not None
 
 
 @dataclass(frozen=True)
@@ -34,7 +43,7 @@ class SetupDifference:
 def flattened(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
     """Nested values as (``processor / model``, text) rows; what is empty is left out, memory is in GiB."""
     for key, value in values.items():
-        name = f"{prefix}{key}".replace("_", " ")
+        name = f"{prefix}{key if key.isupper() else key.replace('_', ' ')}"
         if isinstance(value, Mapping):
             yield from flattened(value, f"{name} / ")
         elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
@@ -47,7 +56,11 @@ def flattened(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str
         elif isinstance(value, bool):
             yield name, "yes" if value else "no"
         elif value not in (None, [], ()):
-            yield name, ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+            yield name, ", ".join(map(_plain, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _plain(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def setup_differences(first: CampaignAnalysis, second: CampaignAnalysis) -> tuple[SetupDifference, ...]:
@@ -70,7 +83,7 @@ def commits(analysis: CampaignAnalysis) -> dict[str, str]:
 
 def _machine_facts(analysis: CampaignAnalysis) -> Iterable[tuple[str, str]]:
     facts = flattened(analysis.campaign.environment)
-    yield from ((name, value) for name, value in facts if not name.startswith(EVER_CHANGING))
+    yield from ((name, value) for name, value in facts if not is_ever_changing(name))
     yield "fuseproof / measured with", analysis.campaign.fuseproof_version
 
 

@@ -17,6 +17,7 @@ from fuseproof.harness.analysis.sentences import (
     interval_text,
     outputs_line,
     percent_text,
+    point_doubt,
     standing_notes,
     verdict_line,
     warning_texts,
@@ -183,8 +184,7 @@ def _numbers(cell: CellAnalysis) -> tuple[str, str, str, str]:
     comparison = cell.verdict.comparison
     if cell.primary is None or comparison is None:
         return (MISSING, MISSING, MISSING, f"{len(cell.runs.blocks)} of {cell.runs.planned_blocks}")
-    is_quoted = all(warning.code != "MEAN_MEDIAN_DISAGREE" for warning in cell.verdict.warnings)
-    point = percent_text(comparison.reduction) if is_quoted else "not quoted"
+    point = percent_text(comparison.reduction) if point_doubt(cell.verdict) is None else "not quoted"
     level = comparison.level_text
     return (
         cell.primary.title,

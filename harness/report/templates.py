@@ -27,6 +27,7 @@ def environment(*, is_html: bool) -> Environment:
         "fenced": _fenced,
         "kind": span_kind,
         "md": markdown_text,
+        "md_alone": lambda value: markdown_text(value, is_alone=True),
         "md_code": markdown_code,
         "spans": spans,
         "url": url_path,

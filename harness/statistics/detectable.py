@@ -151,24 +151,36 @@ def plan_for(
     if effect <= min_effect:
         return BlockPlan(
             blocks=None,
-            reason=f"an effect of {effect:.2%} is found in at most half of all campaigns, however many blocks they "
-            f"have, because the minimum effect is {min_effect:.2%}",
-            next_step=f"Lower the minimum effect: --min-effect {100 * effect / 2:g}%.",
+            reason=f"an effect of {_percent(effect)} is found in at most half of all campaigns, however many blocks "
+            f"they have, because the minimum effect is {_percent(min_effect)}",
+            next_step=f"Lower the minimum effect: --min-effect {100 * effect / 2:g}%; then "
+            f"{_then(plan_for(effect, scatter, min_effect=effect / 2, alpha=alpha, arms=arms))}.",
         )
     for blocks in range(arms, MOST_PLANNED_BLOCKS + 1, arms):
         found = float(smallest_detectable_effect(scatter, blocks, min_effect=min_effect, alpha=alpha, arms=arms))
         if found <= effect:
             return BlockPlan(
                 blocks=blocks,
-                reason=f"{blocks} blocks find {found:.2%} in 80 % of campaigns when one run scatters by {scatter:.2%}",
+                reason=f"{blocks} blocks find {_percent(found)} in 80 % of campaigns when one run scatters by "
+                f"{_percent(scatter)}",
                 next_step=f"Run --blocks {blocks}.",
             )
     return BlockPlan(
         blocks=None,
-        reason=f"{blocks} blocks find only {found:.2%} when one run scatters by {scatter:.2%}",
+        reason=f"{blocks} blocks, the most that are advised, find only {_percent(found)} when one run scatters by "
+        f"{_percent(scatter)}",
         next_step="Use a larger workload (more steps or pixels) or a quieter timer (worker or denoise), not more "
         "blocks.",
     )
+
+
+def _then(plan: BlockPlan) -> str:
+    """What a plan says, within another's next step."""
+    return plan.reason if plan.blocks is None else f"{plan.reason}: --blocks {plan.blocks}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f} %"
 
 
 def fewest_blocks(

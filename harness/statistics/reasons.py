@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fuseproof.harness.statistics.comparison import Block, Comparison
-from fuseproof.harness.statistics.contrasts import TWO_ARMS
+from fuseproof.harness.statistics.contrasts import TWO_ARMS, monotone_drift_bound
+from fuseproof.harness.statistics.decision import drift_guard
 from fuseproof.harness.statistics.detectable import estimated_scatter_factor, plan_for
 from fuseproof.harness.statistics.outliers import OddRun, block_name
 
+CONTENTION = "CONTENTION"
+"""Others used the machine, or a GPU: a cap that the caller finds."""
+AGREEING_SHARE = 0.005
 COMFORTABLE_EFFECTS = 1.5
 """An effect a little above the minimum is worth planning for; one exactly at the minimum is found half the time."""
 
@@ -28,6 +33,22 @@ def percent(share: float, digits: int = 2) -> str:
     return f"{100 * share:.{digits}f} %".replace("-", "−")
 
 
+def signed_percent(share: float, digits: int = 2) -> str:
+    """0.0238 as "+2.38 %"; a change that rounds to nothing has no sign."""
+    text = percent(share, digits)
+    return f"+{text}" if share > 0 and float(text.removesuffix(" %")) else text.replace("−0.00 %", "0.00 %")
+
+
+def share_of_log(value: float) -> float:
+    """A change in log units as a share: −0.477 is −38 %, not −47.7 %."""
+    return math.expm1(min(value, 700.0))
+
+
+def share_of_scatter(scatter: float) -> float:
+    """A standard deviation in log units as a share of the mean of such times (their coefficient of variation)."""
+    return math.sqrt(math.expm1(min(scatter**2, 700.0)))
+
+
 def change(reduction: float) -> str:
     """A reduction in words that cannot be read the wrong way round."""
     return f"{percent(abs(reduction))} {'less' if reduction >= 0 else 'more'} time"
@@ -35,9 +56,9 @@ def change(reduction: float) -> str:
 
 def too_few_blocks(count: int, arms: int = TWO_ARMS) -> Reason:
     if arms > TWO_ARMS:
-        detail = "1 block of several arms: no test; its numbers describe, they do not decide"
+        detail = "1 block of several arms tests nothing: its numbers describe, they do not decide"
         return Reason("TOO_FEW_BLOCKS", detail, f"Run as many blocks as there are arms: --blocks {arms}.")
-    detail = "1 block: df 1, no test; its numbers describe, they do not decide" if count else "no complete block"
+    detail = "1 block tests nothing: its numbers describe, they do not decide" if count else "no complete block"
     return Reason("TOO_FEW_BLOCKS", detail, "Run two blocks, the second mirrored: --blocks 2.")
 
 
@@ -70,8 +91,8 @@ def spread_exceeds_effect(comparison: Comparison) -> Reason:
     lower, upper = comparison.interval_used
     return Reason(
         "SPREAD_EXCEEDS_EFFECT",
-        f"{change(comparison.reduction)}, but the interval [{percent(lower)}, {percent(upper)}] includes no effect; "
-        f"one run scatters by {percent(comparison.scatter)}",
+        f"the interval of the reduction, [{percent(lower)}, {percent(upper)}], includes no effect; one run scatters by "
+        f"{percent(share_of_scatter(comparison.scatter))}",
         _spread_advice(comparison),
     )
 
@@ -96,11 +117,17 @@ def robust_disagrees(comparison: Comparison) -> Reason:
 
 
 def drift(comparison: Comparison, code: str = "DRIFT") -> Reason:
-    drifts = ", ".join(percent(block.drift_per_slot, 3) for block in comparison.blocks)
+    arms, drift = comparison.arm_count, comparison.mean_drift_per_slot
+    factor = drift_guard(arms, is_balanced=comparison.is_balanced)
+    drifts = ", ".join(signed_percent(share_of_log(block.drift_per_slot)) for block in comparison.blocks)
+    sizes = (math.copysign(times * drift, comparison.log_effect) for times in (monotone_drift_bound(arms), factor))
+    faked, guard = (percent(abs(share_of_log(size))) for size in sizes)
+    relation = "is more than that" if abs(comparison.log_effect) > factor * drift else "is not"
     return Reason(
         code,
-        f"times drift by {percent(comparison.mean_drift_per_slot, 3)} a slot (per block: {drifts}) while the effect is "
-        f"{change(comparison.reduction)}",
+        f"the times of successive slots change by {drifts} a slot; such a drift can look like an effect of {faked} in "
+        f"one block, so an effect counts from {guard} on ({factor:g} mean drifts), and {change(comparison.reduction)} "
+        f"{relation}",
         "Warm up until two successive slots agree and wait for a quiet machine, then measure again in mirrored order.",
     )
 
@@ -156,13 +183,19 @@ def post_worker_tail(run: OddRun, blocks: Sequence[Block]) -> Reason:
     )
 
 
+def disagreeing_forms(comparison: Comparison) -> str:
+    """Which of the three estimates stands apart: the arithmetic means, or both means against the pair median."""
+    if abs(comparison.reduction - comparison.pair_median_reduction) <= AGREEING_SHARE:
+        return "arithmetic and geometric means disagree"
+    return "means and pair median disagree"
+
+
 def mean_median_disagree(comparison: Comparison) -> Reason:
     lower, upper = comparison.interval_used
     return Reason(
         "MEAN_MEDIAN_DISAGREE",
-        f"the means give a reduction of {percent(comparison.mean_reduction)} (arithmetic) and "
-        f"{percent(comparison.reduction)} (log-ratio form), the median of the paired ratios "
-        f"{percent(comparison.pair_median_reduction)}",
+        f"the reduction is {percent(comparison.mean_reduction)} by arithmetic means, {percent(comparison.reduction)} "
+        f"by geometric ones and {percent(comparison.pair_median_reduction)} by the pair median",
         f"Do not quote the mean: quote the interval [{percent(lower)}, {percent(upper)}] and the pair median.",
     )
 

@@ -8,7 +8,7 @@ No word is ever given without its numbers: the :class:`Comparison` travels with 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fuseproof.harness.statistics import reasons
@@ -75,6 +75,7 @@ def decide(
     if word is Word.INCONCLUSIVE:
         capped = _caps(checks, comparison, caps)
         why = (*capped, *_contradictions(blocks, checks, comparison), *_drifts(checks, comparison), *tails)
+        why = _on_a_quiet_machine(why)
     own = _warnings(blocks, word, summary, checks, comparison)
     beside = tuple(warning for warning in (*own, *tails) if warning.code not in {reason.code for reason in why})
     return Verdict(word, why, (*beside, *warnings), comparison)
@@ -100,6 +101,15 @@ def _caps(checks: Checks, comparison: Comparison, caps: Sequence[Reason]) -> tup
     if checks.timer_is_coarse:
         own.append(reasons.timer_resolution(comparison))
     return (*own, *caps)
+
+
+def _on_a_quiet_machine(why: tuple[Reason, ...]) -> tuple[Reason, ...]:
+    """The headline picks the next step; on a machine that others used it would only repeat what they spoilt."""
+    headline, *rest = why
+    if headline.code == reasons.CONTENTION or all(reason.code != reasons.CONTENTION for reason in rest):
+        return why
+    step = f"On a quiet machine: {headline.next_step[0].lower()}{headline.next_step[1:]}"
+    return (replace(headline, next_step=step), *rest)
 
 
 def _contradictions(blocks: Sequence[Block], checks: Checks, comparison: Comparison) -> list[Reason]:

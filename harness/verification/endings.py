@@ -10,6 +10,7 @@ from fuseproof.harness.campaign.evidence import CLOCK_TOLERANCE_S, EvidenceError
 from fuseproof.harness.campaign.folder import OUTPUTS_FOLDER, PERF_FILE, RESULT_FILE, Campaign
 from fuseproof.harness.campaign.gpu_telemetry import hardware_slowdown
 from fuseproof.harness.campaign.plausibility import refuse_impossible_times
+from fuseproof.harness.campaign.printed_times import printed_time
 from fuseproof.harness.campaign.records import SlotRecord, SlotTimes
 from fuseproof.harness.machine.usage import busy_threshold
 from fuseproof.harness.perf.dump import PerfDump, read_perf_dump
@@ -30,7 +31,17 @@ STATUS_OF_CODES: Mapping[str, tuple[str, Callable[[int], bool]]] = {
     "INVALID_RUN": ("6", lambda status: status == 6),
 }
 CODES_OF_FINISHED = frozenset(
-    {"NO_DUMP", "BAD_DUMP", "NO_OUTPUT", "BAD_OUTPUT", "FALLBACK", "IMPOSSIBLE_TIME", "HW_SLOWDOWN", "WRONG_CHECKOUT"}
+    {
+        "NO_DUMP",
+        "NO_TIME",
+        "BAD_DUMP",
+        "NO_OUTPUT",
+        "BAD_OUTPUT",
+        "FALLBACK",
+        "IMPOSSIBLE_TIME",
+        "HW_SLOWDOWN",
+        "WRONG_CHECKOUT",
+    }
 )
 """Of slots whose process ended with status 0, like ``done`` and ``superseded``."""
 RECORDED_CODES = frozenset({"OOM", "BAD_DUMP", "BAD_OUTPUT", "WRONG_CHECKOUT"})
@@ -121,6 +132,7 @@ def _cause_findings(campaign: Campaign, record: SlotRecord, file: str) -> Iterat
         "IMPOSSIBLE_TIME": _impossible(dump, record),
         "FALLBACK": _fallback(dump),
         "NO_DUMP": _no_dump(campaign, record),
+        "NO_TIME": _no_time(campaign, record),
         "NO_OUTPUT": _no_output(campaign, record),
         "TIMEOUT": _timed_out(campaign, record),
     }
@@ -169,7 +181,7 @@ def _fallback(dump: PerfDump | None) -> str | None:
     return None if dump is None else _reason(lambda: refuse_fallback(dump))
 
 
-def _reason(check: Callable[[], None]) -> str | None:
+def _reason(check: Callable[[], object]) -> str | None:
     try:
         check()
     except EvidenceError as error:
@@ -179,6 +191,11 @@ def _reason(check: Callable[[], None]) -> str | None:
 
 def _no_dump(campaign: Campaign, record: SlotRecord) -> str | None:
     return None if (campaign.directory / record.directory / PERF_FILE).exists() else "no dump"
+
+
+def _no_time(campaign: Campaign, record: SlotRecord) -> str | None:
+    pattern = campaign.plan.arm(record.arm).time_pattern
+    return None if pattern is None else _reason(lambda: printed_time(campaign.directory / record.directory, pattern))
 
 
 def _no_output(campaign: Campaign, record: SlotRecord) -> str | None:

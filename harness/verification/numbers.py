@@ -18,6 +18,7 @@ from fuseproof.harness.verification.conditions import gpu_findings
 from fuseproof.harness.verification.dump_config import config_findings
 from fuseproof.harness.verification.dump_sums import dump_findings
 from fuseproof.harness.verification.findings import NUMBERS, Check, Finding, Tally
+from fuseproof.harness.verification.printed_times import printed_time_findings
 
 ROUNDING_ULPS = 2
 """Last places of a double: seconds times a thousand, and back."""
@@ -57,6 +58,7 @@ def check_numbers(campaign: Campaign, changed: frozenset[str]) -> Check:
         tally.add(_shared_findings(slot, tally, "fastpaths", record.fastpaths, evidence.fastpaths))
         tally.add(_hidden_findings(slot))
         tally.add(config_findings(campaign, record, dump))
+        tally.add(printed_time_findings(campaign, record, tally))
         tally.add(gpu_findings(campaign, record, changed, tally))
         tally.add(dump_findings(dump, f"{record.directory}/{PERF_FILE}", tally))
         unseen_peaks += _is_of_sampler(slot)

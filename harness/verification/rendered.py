@@ -79,9 +79,7 @@ def _is_metric(finding: Finding) -> bool:
     return _PAIRS in (finding.place or "") and ".comparison." in (finding.place or "")
 
 
-def _metrics_check(
-    analysis: CampaignAnalysis, findings: tuple[Finding, ...], left_out: Collection[str] = ()
-) -> Check:
+def _metrics_check(analysis: CampaignAnalysis, findings: tuple[Finding, ...], left_out: Collection[str] = ()) -> Check:
     every = [pair for cell in analysis.cells for pair in cell.outputs.pairs]
     pairs = [pair for pair in every if not {pair.baseline, pair.candidate} & {*left_out}]
     compared = sum(pair.comparison is not None for pair in pairs)
@@ -90,13 +88,11 @@ def _metrics_check(
     recorded = len(every) - len(pairs)
     if recorded:
         notes.append(
-            f"metrics of {count(recorded, 'pair')} recorded, not recomputed: the outputs were left out when packed, and "
-            f"{NUMBERS_FILE} holds what they were"
+            f"metrics of {count(recorded, 'pair')} recorded, not recomputed: the outputs were left out when packed, "
+            f"and {NUMBERS_FILE} holds what they were"
         )
     odd = () if findings else tuple(_foreign_sides(analysis, every, left_out))
-    return Check(
-        METRICS, {"pairs": compared, "metrics": METRICS_OF_A_PAIR * compared}, (*findings, *odd), tuple(notes)
-    )
+    return Check(METRICS, {"pairs": compared, "metrics": METRICS_OF_A_PAIR * compared}, (*findings, *odd), tuple(notes))
 
 
 def _foreign_sides(

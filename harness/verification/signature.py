@@ -47,11 +47,12 @@ def _left_out_notes(names: Collection[str]) -> list[str]:
     slots = sum(name.startswith("slots/") for name in names) - logs
     kinds = {"log": logs, "output": slots, "drawn file": len(names) - slots - logs}
     gone = [count(amount, kind) for kind, amount in kinds.items() if amount]
-    return [f"left out when the folder was packed, their SHA-256 kept: {', '.join(gone)}"] if gone else []
+    what = " and ".join([", ".join(gone[:-1]), gone[-1]] if len(gone) > 1 else gone)
+    return [f"{what} were left out when the folder was packed; {SUMS_FILE} keeps their hashes"] if gone else []
 
 
 def _left_out_findings(directory: Path, noted: Mapping[str, str], left_out: Collection[str]) -> Iterator[Finding]:
-    """The list of what was left out is written after the signature, so it may say what follows from that and no more."""
+    """The list of what was left out was written after the signature: it may say what follows from that and no more."""
     if not left_out:
         return
     expected = "".join(f"{noted[name]}\n" for name in sorted(left_out) if name != LEFT_OUT_FILE)

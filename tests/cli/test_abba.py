@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from fuseproof.cli.main import main
-from fuseproof.harness.campaign import telemetry
 from fuseproof.harness.campaign.folder import Campaign
 from fuseproof.harness.campaign.locking import campaign_locks
 from fuseproof.harness.machine import activity
 from fuseproof.harness.machine.gpus import GpuSurvey
 from fuseproof.schedules.plan import PLANS_FOLDER
+from tests.cli.deaf_telemetry import be_deaf_to_the_load
 from tests.harness.fake_commands import fake_command
 
 ONE_BLOCK = ["--blocks=1"]
@@ -45,7 +45,7 @@ def abba(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureF
     """``fuseproof abba`` in an empty folder, with locks of its own and deaf to the load of this machine."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path.parent))
-    monkeypatch.setattr(telemetry, "SHORTEST_MEASURABLE_S", float("inf"))
+    be_deaf_to_the_load(monkeypatch)
 
     def call(*arguments: str, allow_busy: bool = True) -> Result:
         capfd.readouterr()
@@ -199,9 +199,11 @@ def test_dry_run_of_the_default_plan(abba: Abba, tmp_path: Path) -> None:
         pytest.param(["no-such-plan.toml"], "no-such-plan.toml", id="plan-file"),
         pytest.param(["--baseline=--seed=1", "--candidate=--seed=1"], "same command", id="same-arms"),
         pytest.param(["--baseline=x", "--baseline-command=y {perf_dump}"], "exclude", id="two-baselines"),
-        pytest.param(["--baseline-command=true {perf_dump} {x}"], "{x}", id="placeholder"),
-        pytest.param(["--candidate-command=true"], "{perf_dump}", id="no-perf-dump"),
-        pytest.param(["--candidate-command=no-such-program {perf_dump}"], "no-such-program", id="no-program"),
+        pytest.param(["--baseline-command=true {perf_dump} {x}", "--aa"], "{x}", id="placeholder"),
+        pytest.param(["--baseline=", "--candidate-command=true"], "{perf_dump}", id="no-perf-dump"),
+        pytest.param(
+            ["--baseline=", "--candidate-command=no-such-program {perf_dump}"], "no-such-program", id="no-program"
+        ),
         pytest.param(["--candidate=--output-path=x"], "--output-path", id="slot-flag"),
         pytest.param(["--candidate=--prompt 'x"], "quotation", id="open-quote"),
         pytest.param(["--aa", "--candidate=--seed=1"], "exclude", id="aa-with-candidate"),
@@ -209,6 +211,15 @@ def test_dry_run_of_the_default_plan(abba: Abba, tmp_path: Path) -> None:
         pytest.param([*arms(), "--flags=--seed=1"], "--flags", id="flags-without-effect"),
         pytest.param(["--candidate=--token=abcdefgh12345678"], "secret", id="secret"),
         pytest.param(["--baseline=--seed=1"], "--candidate", id="lone-baseline"),
+        pytest.param(["--baseline-command=x {perf_dump}"], "without --candidate-command", id="lone-baseline-command"),
+        pytest.param(["--candidate-command=x {perf_dump}"], "without --baseline-command", id="lone-command"),
+        pytest.param(["--baseline-command=python3 -u no.py {perf_dump}", "--aa"], "runs 'no.py' with", id="no-script"),
+        pytest.param(
+            ["--baseline=", "--candidate-command=sh no.sh", "--time-pattern=x"], "named s or ms", id="no-group"
+        ),
+        pytest.param(["--candidate=--seed=1", "--time-pattern=(?P<s>.)"], "both arms are `generate`", id="no-command"),
+        pytest.param([*arms(), "--time-pattern=(?P<s>.)"], "names {perf_dump} beside a time_pattern", id="two-times"),
+        pytest.param([*arms(), *("--candidate-name=x",) * 2], "the number of candidates is 1", id="too-many-names"),
         pytest.param(["--candidate=--sed=1"], "Cell panda, candidate: generate would refuse", id="unknown-flag"),
         pytest.param(["--candidate=--seed=-1"], "'-1' is not a whole number", id="bad-value"),
         pytest.param(["--flags=--seed=1"], "neither --prompt nor --prompt-path", id="no-prompt"),

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from fuseproof.cli.main import main
-from fuseproof.harness.campaign import telemetry
 from fuseproof.harness.campaign.arm_lineage import ArmLineage
 from fuseproof.harness.campaign.folder import Campaign
 from fuseproof.harness.campaign.plan_source import PlanSource
 from fuseproof.harness.campaign.replay import environment_changes
 from fuseproof.harness.media.files import file_sha256
 from fuseproof.schedules.plan import plan_from
+from tests.cli.deaf_telemetry import be_deaf_to_the_load
 from tests.harness.fake_commands import fake_command
 from tests.harness.small_repositories import IDENTITY, commit_grey, make_repository
 
@@ -40,7 +40,7 @@ def fuseproof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(telemetry, "SHORTEST_MEASURABLE_S", float("inf"))
+    be_deaf_to_the_load(monkeypatch)
     monkeypatch.setenv("FUSEPROOF_CACHE_DIR", str(tmp_path / "cache"))
     for name, value in IDENTITY.items():
         monkeypatch.setenv(name, value)

@@ -86,7 +86,6 @@ def test_one_gpu_of_two_is_one_lane_and_the_other_stays_free(
         ),
         pytest.param(["--executor=slurm"], "'slurm' is not one of local, ray", id="unknown-executor"),
         pytest.param(["--executor=ray"], "needs Ray 2.60.0 or later", id="no-ray"),
-        pytest.param(["--executor=ray", "--dry-run"], "needs Ray 2.60.0 or later", id="no-ray-in-a-dry-run"),
     ],
 )
 def test_what_cannot_run_is_refused_before_anything_is_written(
@@ -95,6 +94,32 @@ def test_what_cannot_run_is_refused_before_anything_is_written(
     monkeypatch.setitem(sys.modules, "ray", None)
     assert 2 == abba(*ARMS, *BLOCKS, *flags)
     assert words in capsys.readouterr().err
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "said"),
+    [
+        pytest.param(["--gpus=0,1"], 0, "there is no GPU here (no driver), so --gpus 0,1 is not checked", id="gpus"),
+        pytest.param(["--executor=ray"], 0, "needs Ray 2.60.0 or later", id="ray"),
+        pytest.param(["--gpus=0,0"], 2, "names GPU 0 twice", id="twice"),
+        pytest.param(["--gpus=all"], 2, "'all', which is neither an index nor a UUID", id="no-card"),
+    ],
+)
+def test_a_campaign_of_many_gpus_is_planned_where_there_are_none(
+    flags: list[str],
+    code: int,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setattr("fuseproof.harness.machine.gpus.survey_gpus", lambda: GpuSurvey((), "no driver"))
+    assert code == abba(*ARMS, "--output=c", *flags, "--dry-run")
+    captured = capsys.readouterr()
+    assert said in " ".join((captured.out + captured.err).split())
+    assert (code == 0) == ("cannot run here" in " ".join(captured.out.split()))
     assert not (tmp_path / "c").exists()
 
 

@@ -67,7 +67,7 @@ def test_what_it_prints_and_what_it_never_says(quick: QuickDesk) -> None:
     assert head[0].startswith("EXPLORATORY, no verdict:")
     assert "1 model load (0.8 s)" in head[1]
     assert re.search(
-        r"Worker E2E: reduction 10\.0\d %, 95 % interval \[9\.\d\d, 10\.\d\d\] %, noise floor 0\.\d\d %", numbers
+        r"Worker E2E: reduction 10\.0\d %, 95 % interval \[9\.\d\d, 10\.\d\d\] %, spread F 0\.\d\d %", numbers
     )
     assert "Outputs: identical (8 of 8 equal in raw arrays)" in numbers
     assert "Arms differ only in: --fastpaths (off against auto)." in numbers
@@ -76,6 +76,26 @@ def test_what_it_prints_and_what_it_never_says(quick: QuickDesk) -> None:
     assert "no evidence" in " ".join(numbers.split())
     assert "next: fuseproof abba --allow-busy --baseline=--fastpaths=off" in quick.out and "--quick" not in quick.out
     assert [] == re.findall(r"faster|slower|INCONCLUSIVE|SAME", quick.out + quick.err, re.IGNORECASE)
+
+
+def test_without_arms_it_is_headed_by_those_of_the_plan(quick: QuickDesk) -> None:
+    assert 0 == quick.run(f"--flags={REQUEST}", "--blocks=1")
+    assert "EXPLORATORY, no verdict: fast paths off against fast paths auto" == quick.out.splitlines()[0]
+
+
+def test_a_dry_run_shows_what_would_run_and_loads_nothing(quick: QuickDesk) -> None:
+    assert 0 == quick.run(*ARMS, "--dry-run", "--candidate-name=fused")
+    lines = quick.out.splitlines()
+    assert "EXPLORATORY, no verdict: baseline against fused" == lines[0]
+    assert {"cell request (outputs: exact), 10 slots:", "  candidate (fused):", "    --fastpaths=auto"} <= {*lines}
+    assert "  order: B A discarded, then ABBA BAAB" in lines
+    values = quick.json(*ARMS, "--dry-run", "--blocks=1")
+    assert ("fuseproof.quick-dry-run/1", 1, ["--fastpaths (off against auto)"]) == tuple(
+        values[key] for key in ("schema", "loads", "treatment")
+    )
+    assert ["B", "A", "A", "B", "B", "A"] == [slot["arm"] for slot in values["cells"][0]["slots"]]
+    assert ([], []) == (quick.loaded.events, quick.desk.files())
+    assert 2 == quick.run("--baseline=", "--candidate=--dtype bfloat16", f"--flags={REQUEST}", "--dry-run")
 
 
 def test_it_leaves_nothing_that_could_pass_for_a_campaign(quick: QuickDesk) -> None:
@@ -132,7 +152,7 @@ def test_device_memory_is_told_by_arm_and_host_memory_is_not(quick: QuickDesk) -
         pytest.param(["--candidate=--attention-backend flash"], "--attention-backend", id="attention"),
         pytest.param(["--candidate=--warmup-steps 2"], "--warmup-steps", id="warm-up"),
         pytest.param(["--candidate-ref=HEAD"], "ref of its own (HEAD)", id="ref"),
-        pytest.param(["--candidate-command=python3 {perf_dump}"], "command of its own", id="command"),
+        pytest.param(["--baseline=", "--candidate-command=python3 {perf_dump}"], "command of its own", id="command"),
     ],
 )
 def test_what_one_process_cannot_switch_is_refused_with_what_it_can(
@@ -149,7 +169,6 @@ def test_what_one_process_cannot_switch_is_refused_with_what_it_can(
         pytest.param(["--output=c"], "--output has no effect with --quick", id="output"),
         pytest.param(["--resume=c"], "--resume has no effect", id="resume"),
         pytest.param(["--require=faster"], "--require has no effect", id="require"),
-        pytest.param(["--dry-run"], "--dry-run has no effect", id="dry-run"),
         pytest.param(["--qualify=worker>=1%"], "--qualify has no effect", id="qualify"),
         pytest.param(["--retries=2"], "--retries has no effect", id="retries"),
         pytest.param(["--timeout=9"], "--timeout has no effect", id="timeout"),

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import pytest
 
 from fuseproof.cli.main import main
-from fuseproof.harness.campaign import telemetry
 from fuseproof.harness.campaign.folder import Campaign
+from tests.cli.deaf_telemetry import be_deaf_to_the_load
 from tests.harness.small_repositories import COMMAND, IDENTITY, commit_grey, make_repository, run_git
 
 REFS = ["--baseline-ref=main~1", "--candidate-ref=main"]
@@ -39,7 +39,7 @@ def fuseproof(
     """The program in the repository's folder, with caches and locks of the test's own."""
     monkeypatch.chdir(tmp_path / "repo")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(telemetry, "SHORTEST_MEASURABLE_S", float("inf"))
+    be_deaf_to_the_load(monkeypatch)
     monkeypatch.setenv("FUSEPROOF_CACHE_DIR", str(tmp_path / "cache"))
     for name, value in IDENTITY.items():
         monkeypatch.setenv(name, value)
@@ -58,7 +58,7 @@ def test_two_refs_from_flags_to_report(fuseproof: Program, commits: list[str], t
     assert 0 == result.code, result.err
     assert "COLD_CACHE" not in (tmp_path / "c" / "report.md").read_text()
     text = (tmp_path / "c" / "report.md").read_text()
-    for row in (f"<code>{commits[0][:12]}</code>", f"<code>{commits[1][:12]}</code>", "main&#126;1"):
+    for row in (f"`{commits[0][:12]}`", f"`{commits[1][:12]}`", "main~1"):
         assert row in text
     assert f"--baseline-ref {commits[0]} --candidate-ref {commits[1]}" in text or "--baseline-ref=" + commits[0] in text
     assert 'PYTHONPATH="$TREE" ' in text
@@ -98,7 +98,7 @@ def test_a_plan_says_it_all(fuseproof: Program, commits: list[str], tmp_path: Pa
     result = fuseproof("abba", str(plan), "--output=../c", "--allow-busy")
     assert 0 == result.code, result.err
     text = (tmp_path / "c" / "report.md").read_text()
-    assert "| Set-up | none | <code>echo ready</code>, status 0" in text
+    assert "| Set-up | none | `echo ready`, status 0" in text
     assert "setup/B.log" in (tmp_path / "c" / "SHA256SUMS").read_text()
 
 

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import pytest
 
 from fuseproof.cli.main import main
-from fuseproof.harness.campaign import telemetry
 from fuseproof.harness.campaign.folder import Campaign
 from fuseproof.schedules.plan import load_plan
+from tests.cli.deaf_telemetry import be_deaf_to_the_load
 from tests.harness.small_repositories import IDENTITY, run_git
 from tests.harness.stub_sglang import commit_version, make_sglang
 
@@ -38,7 +38,7 @@ def abba(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureF
     make_sglang(tmp_path / "sglang")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(telemetry, "SHORTEST_MEASURABLE_S", float("inf"))
+    be_deaf_to_the_load(monkeypatch)
     monkeypatch.setenv("FUSEPROOF_CACHE_DIR", str(tmp_path / "cache"))
 
     def call(*arguments: str) -> Result:

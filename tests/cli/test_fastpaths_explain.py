@@ -92,7 +92,9 @@ def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(part["check_first"] and part["on_decline"] and part["formula"] for part in document["parts"])
 
 
-@pytest.mark.parametrize(("nearest", "name"), [("gelu_tanh", "gelu_tan"), ("row_quantize", "quantise"), ("hoists", "hoi")])
+@pytest.mark.parametrize(
+    ("nearest", "name"), [("gelu_tanh", "gelu_tan"), ("row_quantize", "quantise"), ("hoists", "hoi")]
+)
 def test_an_unknown_name_is_one_sentence_with_the_nearest(
     nearest: str, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

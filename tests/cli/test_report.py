@@ -68,8 +68,10 @@ def test_check_writes_nothing_and_finds_differences(folder: Path, capsys: pytest
     assert all(name in said for name in ("SHA256SUMS", "report.json", "report.md", "figures/", "changed, missing or new"))
     assert not (folder / "report.md").exists()
     assert 0 == main(["report", str(folder)])
-    assert 0 == main(["report", str(folder), "--check"])
     capsys.readouterr()
+    assert 0 == main(["report", str(folder), "--check"])
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "is up to date" in line and line.endswith("(1 FASTER in 1 cell)")
     result = folder / "slots/panda/01-1-A/result.json"
     result.write_text(
         result.read_text(encoding="utf-8").replace('"worker_s": 10.0', '"worker_s": 11.0'), encoding="utf-8"

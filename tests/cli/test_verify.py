@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -70,10 +71,28 @@ def test_many_findings_are_counted(folder: Path, capsys: pytest.CaptureFixture[s
     assert "  and 3 more; --json lists them" in capsys.readouterr().out
 
 
+def test_several_folders_are_all_checked(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(folder, tmp_path / "other")
+    assert 0 == main(["verify", "campaign", "other"])
+    assert "2 of 2 campaigns verified" == capsys.readouterr().out.splitlines()[-1]
+    edit(folder)
+    (tmp_path / "empty").mkdir()
+    assert 1 == main(["verify", "campaign", "empty", "other"])
+    captured = capsys.readouterr()
+    assert "NOT VERIFIED: " in captured.out and "VERIFIED: other agrees" in captured.out
+    assert "empty is no campaign folder" in captured.err
+    assert "1 of 3 campaigns verified" == captured.out.splitlines()[-1]
+    assert 1 == main(["verify", "--json", "campaign", "empty", "other"])
+    values = json.loads(capsys.readouterr().out)
+    assert ("fuseproof.verifications/1", False) == (values["schema"], values["is_verified"])
+    expected = [("campaign", False), ("empty", False), ("other", True)]
+    assert expected == [(campaign["directory"], campaign["is_verified"]) for campaign in values["campaigns"]]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
-        pytest.param(["verify"], 2, "Missing argument 'DIR'", id="no folder"),
+        pytest.param(["verify"], 2, "Missing argument 'DIR...'", id="no folder"),
         pytest.param(["verify", "nothing"], 1, "is no campaign folder", id="not there"),
         pytest.param(["pack", "nothing"], 1, "is no campaign folder", id="nothing to pack"),
         pytest.param(["pack", "campaign", "--asset-base-url", "x"], 2, "--asset-base-url is 'x'", id="no URL"),
@@ -94,7 +113,7 @@ def test_pack(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     captured = capsys.readouterr()
     assert captured.out.startswith("campaign.zip: 49 files, ")
     assert "of 65,536 characters" in captured.out
-    assert "8 logs and every perf.json are packed in the arms' own words" in captured.err
+    assert "8 logs and all perf.json are packed in the arms' own words" in captured.err
     assert 2 == main(["pack", "campaign"])
     assert "campaign.zip exists, and is not replaced." in capsys.readouterr().err
 

@@ -65,7 +65,7 @@ def test_primary_comes_first_and_the_others_only_describe(tmp_path: Path) -> Non
 def test_same_prints_effect_and_interval_too(tmp_path: Path) -> None:
     analysis = analysed(CampaignBuilder(tmp_path / "c").blocks(BELOW_MINIMUM))
     first, *_ = analysis.summary_lines()
-    assert first.startswith("SAME: panda: Worker E2E −0.40 % latency (1.004×), reduction 0.40 %, 95 % interval [")
+    assert first.startswith("SAME: panda: Worker E2E −0.40 % latency (1.004×), 95 % interval of the reduction [")
     assert "RESOLVED_BELOW_MIN_EFFECT" in warning_codes(only_cell(analysis))
 
 

@@ -183,8 +183,8 @@ def test_the_scope_names_what_the_gate_protects_and_nothing_timed(tmp_path: Path
     analysis = analysed(builder)
     scope = scope_text(analysis)
     assert (
-        "Protected by the gate, not benchmarked: other models and sizes at the sites that ran; norm, mounted without a "
-        "fused call." == scope
+        "Protected by the gate, not benchmarked: other models and sizes at the sites that ran; norm, which made no "
+        "fused call (declined, or not reached)." == scope
     )
     assert scope in render_markdown(analysis)
 
@@ -294,6 +294,20 @@ def test_blocks_added_to_the_plan_are_judged_more_strictly_and_said(tmp_path: Pa
 )
 def test_the_looks_at_a_growing_campaign(last: int, planned: int, additions: tuple[int, ...], ends: list[int]) -> None:
     assert ends == look_ends(range(1, last + 1), planned, additions)
+
+
+def test_the_word_of_an_earlier_look_is_the_one_that_was_given_then(tmp_path: Path) -> None:
+    busy = CampaignBuilder(tmp_path / "busy", blocks=2).blocks((*FASTER, *FASTER), is_busy=True)
+    (cell,) = analysed(busy).cells
+    told = {warning.code: warning.detail for warning in cell.verdict.warnings}
+    assert "2 blocks beyond the 2 planned; on those alone the word is INCONCLUSIVE (CONTENTION)" == told["ADDED_BLOCKS"]
+    later = CampaignBuilder(tmp_path / "later", blocks=2)
+    for index, times in enumerate((*FASTER, *FASTER)):
+        later.block([Run(worker_s=seconds, is_busy=index == 3) for seconds in times], block=index + 1)
+    (cell,) = analysed(later).cells
+    assert "INCONCLUSIVE" == cell.word.value
+    told = {warning.code: warning.detail for warning in cell.verdict.warnings}
+    assert "2 blocks beyond the 2 planned; on those alone the word is FASTER" == told["ADDED_BLOCKS"]
 
 
 def test_a_block_added_without_its_pair_is_no_basis_for_a_word(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ def test_a_campaign_keeps_one_floor(tmp_path: Path) -> None:
         pytest.param("{", "is no noise floor", id="no-json"),
         pytest.param("[]", "schema is None", id="a-list"),
         pytest.param('{"schema": "fuseproof.report/1"}', "schema is 'fuseproof.report/1'", id="a-report"),
-        pytest.param('{"schema": "fuseproof.floor/1"}', "key 'campaign' is missing", id="keys"),
+        pytest.param('{"schema": "fuseproof.floor/1"}', "key campaign is missing", id="keys"),
     ],
 )
 def test_what_is_no_floor_is_refused(tmp_path: Path, text: str, said: str) -> None:
@@ -165,6 +165,120 @@ def test_what_is_no_floor_is_refused(tmp_path: Path, text: str, said: str) -> No
         kept_floor(tmp_path / "c")
 
 
+def _changed(values: Any, key: str, value: object) -> None:
+    *parents, last = key.split("/")
+    for parent in parents:
+        values = values[parent]
+    values[last] = value
+
+
+TIMER = "cells/panda/worker"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        pytest.param("conditions/card models", 7, "key conditions.card models: ", id="a-number-for-a-list"),
+        pytest.param("conditions/card models", [{"a": 1}, 3], "key conditions.card models.0: ", id="a-list-of-others"),
+        pytest.param("conditions/cards", 5, "key conditions.cards: ", id="cards"),
+        pytest.param("conditions/driver", {"a": 1}, "key conditions.driver: ", id="driver"),
+        pytest.param("conditions/versions", [1, 2, 3], "key conditions.versions: ", id="a-list-for-a-table"),
+        pytest.param("conditions/versions", {"torch": 2}, "key conditions.versions.torch: ", id="a-version"),
+        pytest.param("conditions", None, "key conditions: ", id="no-conditions"),
+        pytest.param("campaign", 3, "key campaign: ", id="name"),
+        pytest.param("campaign", "x" * 5000, "key campaign: ", id="a-long-name"),
+        pytest.param("workloads", ["panda"], "key workloads: ", id="workloads"),
+        pytest.param("cells", [1], "key cells: ", id="cells"),
+        pytest.param(f"{TIMER}/interval", [0.9, -0.9], "interval [0.9, -0.9] is none around", id="reversed"),
+        pytest.param(f"{TIMER}/interval", [0.5, 0.9], "is none around apparent_reduction", id="beside-its-effect"),
+        pytest.param(f"{TIMER}/interval", [-1e300, 0.5], f"key {TIMER}.interval.0: ", id="huge"),
+        pytest.param(f"{TIMER}/interval", [-0.5, 1.5], f"key {TIMER}.interval.1: ", id="more-than-all"),
+        pytest.param(f"{TIMER}/interval", ["-0.5", "0.5"], f"key {TIMER}.interval.0: ", id="texts"),
+        pytest.param(f"{TIMER}/interval", [0.0], f"key {TIMER}.interval: ", id="one-end"),
+        pytest.param(f"{TIMER}/apparent_reduction", 10**400, f"key {TIMER}.apparent_reduction: ", id="no-double"),
+        pytest.param(f"{TIMER}/level", 7.5, f"key {TIMER}.level: ", id="level"),
+        pytest.param(f"{TIMER}/level", float("nan"), f"key {TIMER}.level: ", id="nan"),
+        pytest.param(f"{TIMER}/blocks", 0, f"key {TIMER}.blocks: ", id="no-block"),
+        pytest.param(f"{TIMER}/blocks", True, f"key {TIMER}.blocks: ", id="a-truth"),
+        pytest.param(f"{TIMER}/blocks", 10**400, f"key {TIMER}.blocks: ", id="too-many-blocks"),
+        pytest.param(f"{TIMER}/scatter_of_one_run", -1.0, f"key {TIMER}.scatter_of_one_run: ", id="scatter"),
+    ],
+)
+def test_a_floor_with_a_wrong_type_or_an_absurd_number_is_refused_by_its_key(
+    floor_text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str, value: object, said: str
+) -> None:
+    values = json.loads(floor_text)
+    _changed(values, key, value)
+    file = tmp_path / "aa.json"
+    file.write_text(json.dumps(values), encoding="utf-8")
+    with pytest.raises(UsageError) as found:
+        read_floor(file)
+    assert said.replace(TIMER, TIMER.replace("/", ".")) in found.value.message
+    assert len(found.value.message) < 500 + len(str(file))
+
+
+@pytest.fixture(scope="module")
+def floor_text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return (floor_of(tmp_path_factory.mktemp("aa")) / "aa.json").read_text(encoding="utf-8")
+
+
+def test_a_kept_floor_with_wrong_numbers_ends_the_report_by_name(
+    tmp_path: Path, floor_text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, values = campaign_of(tmp_path / "c"), json.loads(floor_text)
+    _changed(values, f"{TIMER}/level", 7.5)
+    (folder / "floor").mkdir()
+    (folder / KEPT_FLOOR).write_text(json.dumps(values), encoding="utf-8")
+    assert 1 == main(["report", str(folder)])
+    assert "floor/aa.json is no noise floor: key cells.panda.worker.level: " in capsys.readouterr().err
+
+
+def disturbed_floor(folder: Path, **run: Any) -> Path:
+    """An A/A whose every run had ``run``'s facts."""
+    builder = CampaignBuilder(
+        folder, environment=machine(), baseline_flags="--fastpaths=off", candidate_flags="--fastpaths=off"
+    ).blocks(QUIET, **run)
+    write_report(builder.write())
+    return folder
+
+
+def test_a_disturbed_floor_says_so_beside_the_effect(tmp_path: Path) -> None:
+    cell = beside(campaign_of(tmp_path / "c"), disturbed_floor(tmp_path / "aa", is_busy=True))
+    told = {warning.code: warning.detail for warning in cell.warnings}
+    assert ["FLOOR_DISTURBED"] == list(told)
+    said = "the A/A ended as INCONCLUSIVE: CONTENTION: other processes used the machine during 8 of 8 runs"
+    assert told["FLOOR_DISTURBED"].startswith(f"the A/A floor is doubtful: {said}")
+    assert cell.floor is not None and said in cell.floor.text
+    assert Word.FASTER == cell.word
+
+
+def test_noise_alone_is_no_disturbance(tmp_path: Path) -> None:
+    floor = floor_of(tmp_path / "aa", NOISY)
+    timer = json.loads((floor / "aa.json").read_text(encoding="utf-8"))["cells"]["panda"]["worker"]
+    assert ("INCONCLUSIVE", ["SPREAD_EXCEEDS_EFFECT"]) == (timer["word"], [one["code"] for one in timer["reasons"]])
+    assert "FLOOR_DISTURBED" not in codes(beside(campaign_of(tmp_path / "c"), floor))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        pytest.param({"word": "INCONCLUSIVE"}, "ended as INCONCLUSIVE, and its file does not say why", id="no-reason"),
+        pytest.param({}, "its file does not say how the A/A ended", id="no-word"),
+        pytest.param({"word": "FASTER"}, "so two runs of one program differed by more than their scatter", id="faster"),
+    ],
+)
+def test_a_floor_that_keeps_its_word_to_itself_is_doubtful(
+    tmp_path: Path, floor_text: str, changes: dict[str, str], said: str
+) -> None:
+    values, file = json.loads(floor_text), tmp_path / "aa.json"
+    timer = values["cells"]["panda"]["worker"]
+    del timer["word"], timer["reasons"]
+    timer |= changes
+    file.write_text(json.dumps(values), encoding="utf-8")
+    cell = beside(campaign_of(tmp_path / "c"), file)
+    assert said in {warning.code: warning.detail for warning in cell.warnings}["FLOOR_DISTURBED"]
+
+
 def test_a_floor_must_fit_before_anything_runs(tmp_path: Path) -> None:
     floor = read_floor(floor_of(tmp_path / "aa"))
     plan = plan_from(CampaignBuilder(tmp_path / "p").plan, "here")
@@ -176,12 +290,31 @@ def test_a_floor_must_fit_before_anything_runs(tmp_path: Path) -> None:
 # the commands
 
 
-def test_report_keeps_the_floor_that_it_is_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_keeps_the_floor_that_it_is_given_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder, floor = campaign_of(tmp_path / "c"), floor_of(tmp_path / "aa")
     assert 0 == main(["report", str(folder), "--floor", str(floor)])
-    assert "A/A on the same card: ±" in capsys.readouterr().out
+    captured = capsys.readouterr()
+    assert "A/A on the same card: ±" in captured.out
+    assert f"fuseproof: {folder}/floor/aa.json holds the floor of " in captured.err
+    assert f"report and SHA256SUMS of {folder} are written again" in captured.err
     assert 0 == main(["report", str(folder)])
     assert "A/A on the same card: ±" in capsys.readouterr().out
+
+
+def test_report_takes_the_floor_out_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, floor = campaign_of(tmp_path / "c"), floor_of(tmp_path / "aa")
+    main(["report", str(folder)])
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    main(["report", str(folder), "--floor", str(floor)])
+    capsys.readouterr()
+    assert 0 == main(["report", str(folder), "--floor", "none"])
+    assert f"fuseproof: removed {folder}/floor/aa.json, the floor of " in capsys.readouterr().err
+    assert before == {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    assert not (folder / "floor").exists()
+    assert 2 == main(["report", str(folder), "--floor", "none"])
+    assert "holds no floor that could be removed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

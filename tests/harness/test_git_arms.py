@@ -17,7 +17,7 @@ from fuseproof.harness.campaign.arm_places import ArmPlace, interpreter, place_e
 from fuseproof.harness.campaign.arm_sessions import refuse_wrong_checkout
 from fuseproof.harness.campaign.evidence import EvidenceError
 from fuseproof.harness.campaign.folder import Campaign
-from fuseproof.harness.campaign.git_arms import prepare_arms, resolve_arms
+from fuseproof.harness.campaign.git_arms import prepare_arms, resolve_arms, unmeasured_changes
 from fuseproof.harness.campaign.heads import compare_head
 from fuseproof.harness.campaign.interrupts import Interrupts
 from fuseproof.harness.campaign.records import SlotRecord
@@ -219,6 +219,17 @@ def test_submodules_are_named_and_remarked_upon(tmp_path: Path) -> None:
     assert "the tree of main leaves 1 submodules empty (third_party/lib)" in found.remarks[0]
 
 
+def test_changes_that_are_not_committed_are_remarked_upon_where_head_is_measured(tmp_path: Path) -> None:
+    repo = tmp_path / "repo"
+    make_repository(repo)
+    plan = plan_of(repo)
+    assert [] == unmeasured_changes(plan, resolve_arms(plan, tmp_path))
+    (repo / "fuseproof" / "__init__.py").write_text("GREY = 99\n")
+    (repo / "untracked.txt").write_text("a campaign of its own")
+    (told,) = unmeasured_changes(plan, resolve_arms(plan, tmp_path))
+    assert told.startswith("arm 'new' is the commit ") and "not committed (fuseproof/__init__.py)" in told
+
+
 def test_a_resumed_campaign_keeps_its_commits_when_the_branch_moves(tmp_path: Path) -> None:
     repo = tmp_path / "repo"
     _, new = make_repository(repo)
@@ -301,7 +312,7 @@ def test_an_interpreter_is_first_on_the_path_and_must_exist(tmp_path: Path) -> N
     variables = place_environment(arm, found.places["A"], sys.executable, {"PATH": "/bin"})
     assert f"{Path(sys.executable).parent}:/bin" == variables["PATH"]
     assert f"{found.places['A'].tree}/x" == variables["OWN"]
-    with pytest.raises(UsageError, match=r"python is .*bin/missing, which is no program"):
+    with pytest.raises(UsageError, match=r"python of arm 'old' is .*bin/missing, which is no program"):
         prepared(plan_of(tmp_path / "repo", python="bin/missing"), tmp_path)
 
 

@@ -90,7 +90,7 @@ def test_an_arm_may_not_choose_its_gpus_itself() -> None:
     refuse_arms_with_devices(plan)
     own = plan.arms.candidate.model_copy(update={"env": {"CUDA_VISIBLE_DEVICES": "3"}})
     arms = plan.arms.model_copy(update={"candidate": own})
-    with pytest.raises(UsageError, match="candidate environment sets CUDA_VISIBLE_DEVICES=3, and --gpus"):
+    with pytest.raises(UsageError, match="environment of arm 'candidate' sets CUDA_VISIBLE_DEVICES=3, and --gpus"):
         refuse_arms_with_devices(plan.model_copy(update={"arms": arms}))
 
 

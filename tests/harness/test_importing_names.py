@@ -232,3 +232,31 @@ def test_the_manifest_of_the_docs_is_one_and_names_every_key() -> None:
     models = (Manifest, ManifestArm, ManifestCell, ManifestSlot, Machine)
     keys = {field.alias or name for model in models for name, field in model.model_fields.items()}
     assert set() == {key for key in keys if key not in example}
+
+
+def test_dump_that_fits_no_label_is_not_dropped(tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    write_block(folder, "r1", (10.0, 9.5, 9.51, 10.02), name="i2v-{block}-{arm}")
+    write_block(folder, "r2", (10.0, 9.5, 9.51, 10.02), name="{block}-{arm}")
+    (folder / "notes.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(
+        UsageError, match=r"4 of 8 perf dumps do not fit --labels .*r2-a1\.json, .* and 1 more"
+    ) as caught:
+        imported(tmp_path, folder, labels="{cell}-{block}-{arm}")
+    assert "give the files to import by name" in (caught.value.next_step or "")
+    given = sorted(folder.glob("i2v-*.json"))
+    assert 4 == origin_of(imported(tmp_path, *given, labels="{cell}-{block}-{arm}")).dump_count
+
+
+@pytest.mark.parametrize(("labels", "names"), [(None, ("baseline", "candidate")), ("{arm}", ("a", "b"))])
+def test_two_dumps_without_numbers_are_no_block(tmp_path: Path, labels: str | None, names: tuple[str, str]) -> None:
+    folder = tmp_path / "pair"
+    paths = write_block(folder, "r1", (10.0, 9.5, 9.51, 10.02))
+    for path, name in zip(paths[:2], names, strict=True):
+        path.rename(folder / f"{name}.json")
+    for path in paths[2:]:
+        path.unlink()
+    with pytest.raises(UsageError, match="which arm but not which of its two runs") as caught:
+        imported(tmp_path, folder, labels=labels)
+    assert "fuseproof compare-perf BASELINE CANDIDATE" in (caught.value.next_step or "")
+    assert "baseline-1" in (caught.value.next_step or "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import zipfile
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fuseproof.errors import FuseproofError, UsageError
-from fuseproof.harness.report import write_report
+from fuseproof.harness.report import stale_files, write_report
 from fuseproof.harness.report.pack import Packed, pack_campaign
 from fuseproof.harness.report.pull_request import LONGEST_BODY, checked_base_url
 from fuseproof.harness.verification.verify import verify_campaign
@@ -69,8 +70,8 @@ def test_same_folder_gives_the_same_bytes(folder: Path, tmp_path: Path) -> None:
 def test_body_without_a_host_has_no_image(folder: Path, tmp_path: Path) -> None:
     body = body_of(pack_campaign(folder, tmp_path / "c.zip").archive)
     assert "![" not in body and "<img" not in body
-    assert all(f"<code>assets/{name}</code>" in body for name in ASSETS)
-    assert "unpack it and run <code>fuseproof verify campaign</code>" in body
+    assert all(f"`assets/{name}`" in body for name in ASSETS)
+    assert "unpack it and run `fuseproof verify campaign`" in body
     assert len(body) < LONGEST_BODY
 
 
@@ -141,7 +142,101 @@ def test_logs_that_hold_a_time_stay(folder: Path, tmp_path: Path) -> None:
     assert verify_campaign(there).is_verified
 
 
-def test_only_logs_may_be_called_left_out(folder: Path) -> None:
+@pytest.fixture
+def light(folder: Path, tmp_path: Path) -> Path:
+    """The campaign, whose arms drew different pictures, unpacked from an archive without them."""
+    return unpacked(pack_campaign(folder, tmp_path / "c.zip", has_outputs=False).archive, tmp_path / "there")
+
+
+def test_outputs_may_stay_behind(light: Path) -> None:
+    assert [] == [path for path in light.rglob("*") if path.suffix in (".png", ".html")]
+    verification = verify_campaign(light)
+    assert "" == verification.first_text
+    notes = " ".join(note for check in verification.checks for note in check.notes)
+    assert "8 outputs and 3 drawn files were left out when the folder was packed" in notes
+    assert "8 of files" in notes and "8 of pixels" in notes
+    assert "metrics of 1 pair recorded, not recomputed" in notes
+
+
+def test_report_of_a_folder_without_outputs_is_read_and_not_rewritten(light: Path) -> None:
+    before = {path: path.read_bytes() for path in light.rglob("*") if path.is_file()}
+    analysis = write_report(light)
+    assert [] == stale_files(analysis)
+    assert ["FASTER"] == [cell.word.value for cell in analysis.cells]
+    assert before == {path: path.read_bytes() for path in light.rglob("*") if path.is_file()}
+
+
+def test_body_without_outputs_names_no_picture(folder: Path, tmp_path: Path) -> None:
+    packed = pack_campaign(folder, tmp_path / "c.zip", has_outputs=False)
+    assert () == packed.assets
+    assert "assets/" not in packed.body and "The campaign without its outputs is in" in packed.body
+
+
+def test_folder_without_outputs_packs_again(light: Path, tmp_path: Path) -> None:
+    again = unpacked(pack_campaign(light, tmp_path / "again.zip").archive, tmp_path / "again")
+    assert (light / "left-out.txt").read_bytes() == (again / "left-out.txt").read_bytes()
+    assert verify_campaign(again).is_verified
+
+
+def test_pictures_that_stay_behind_have_no_url(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--asset-base-url shows pictures"):
+        pack_campaign(folder, tmp_path / "c.zip", base_url="https://example.org/", has_outputs=False)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "found"),
+    [
+        ("slots/panda/01-2-B/result.json", '"file_sha256": "', '"file_sha256": "0', "file_sha256"),
+        ("report.json", '"ssim": 0.', '"ssim": 0.0', "report.json"),
+        ("left-out.txt", "slots", "slits", "left-out.txt"),
+        ("slots/panda/01-2-B/perf.json", '"total_duration_ms": ', '"total_duration_ms": 1', "perf.json"),
+    ],
+)
+def test_lie_in_a_folder_without_outputs(light: Path, file: str, old: str, new: str, found: str) -> None:
+    path = light / file
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+    verification = verify_campaign(light)
+    assert not verification.is_verified and found in verification.first_text
+
+
+def test_output_that_is_gone_from_a_whole_folder_is_missing(folder: Path) -> None:
+    (folder / "slots/panda/02-1-B/outputs/image-0.png").unlink()
+    texts = [finding.text for finding in verify_campaign(folder).findings]
+    assert any("image-0.png is missing" in text for text in texts)
+
+
+def test_signed_list_of_what_was_left_out_excuses_nothing(folder: Path) -> None:
+    """Whoever signs a folder again has no claim to what an unsigned list would excuse."""
+    lines = (folder / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
+    gone = "slots/panda/02-1-B/outputs/image-0.png"
+    (folder / gone).unlink()
+    (folder / "left-out.txt").write_text("\n".join(line for line in lines if gone in line), encoding="utf-8")
+    kept = [line for line in lines if gone not in line]
+    digest = hashlib.sha256((folder / "left-out.txt").read_bytes()).hexdigest()
+    (folder / "SHA256SUMS").write_text("\n".join(sorted([*kept, f"{digest}  left-out.txt"])) + "\n", encoding="utf-8")
+    assert any(gone == finding.file for finding in verify_campaign(folder).findings)
+
+
+def test_text_to_paste_lies_beside_the_archive(folder: Path, tmp_path: Path) -> None:
+    packed = pack_campaign(folder, tmp_path / "c.zip")
+    assert tmp_path / "c.pull-request.md" == packed.body_file
+    assert body_of(packed.archive) == packed.body_file.read_text(encoding="utf-8") == packed.body
+    (tmp_path / "d.pull-request.md").write_text("mine", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"d\.pull-request\.md exists, and is not replaced"):
+        pack_campaign(folder, tmp_path / "d.zip")
+    assert not (tmp_path / "d.zip").exists()
+
+
+def test_body_says_what_fuseproof_is_and_how_to_check(folder: Path, tmp_path: Path) -> None:
+    body = pack_campaign(folder, tmp_path / "c.zip").body
+    assert "fuseproof runs baseline and candidate in fresh processes in A-B-B-A order" in body
+    assert "Measured with the Python package `fuseproof " in body
+    assert "fuseproof verify ." in (folder / "report.md").read_text(encoding="utf-8")
+
+
+def test_only_logs_and_outputs_may_be_called_left_out(folder: Path) -> None:
     telemetry = "slots/panda/01-2-B/perf.json"
     lines = (folder / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
     (folder / telemetry).unlink()

@@ -36,9 +36,9 @@ def test_a_report_says_how_many_blocks_resolve_an_effect(tmp_path: Path) -> None
     assert "to resolve (Worker E2E, in 80 % of campaigns) 1.5 %: 2 blocks, 2 %: 2 blocks" in render_markdown(analysis)
     assert {"effect": 0.015, "blocks": 2} == analysis.to_json()["cells"][0]["metrics"][0]["blocks_to_resolve"][0]
     (line,) = plan_lines(analysis, 0.015)
-    assert line.startswith("panda, Worker E2E (measured 0.") and "to resolve 1.5 %: 2 blocks find" in line
+    assert line.startswith("panda, Worker E2E (one run scatters by 0.") and "to resolve 1.5 %: 2 blocks find" in line
     (line,) = plan_lines(analysis, 0.01)
-    assert "--min-effect 0.5%" in line
+    assert "--min-effect 0.5%; then 2 blocks find 0." in line and ": --blocks 2." in line
 
 
 def test_one_block_gives_nothing_to_plan_with(tmp_path: Path) -> None:
@@ -48,7 +48,12 @@ def test_one_block_gives_nothing_to_plan_with(tmp_path: Path) -> None:
 
 
 def test_a_known_scatter_is_taken_as_it_is() -> None:
-    assert "to resolve 1.5 %: 4 blocks find 1.25% in 80 %" in plan_line(0.015, 0.005, 0.01)
+    assert "to resolve 1.5 %: 4 blocks find 1.25 % in 80 %" in plan_line(0.015, 0.005, 0.01)
+
+
+def test_an_effect_at_the_minimum_gets_the_count_for_the_suggested_minimum() -> None:
+    assert "--min-effect 0.5%; then 2 blocks find 0.92 % in 80 % of campaigns" in plan_line(0.01, 0.003, 0.01)
+    assert "then 12 blocks, the most that are advised, find only" in plan_line(0.01, 0.15, 0.01)
 
 
 def test_an_aa_campaign_leaves_its_floor(tmp_path: Path) -> None:
@@ -64,6 +69,11 @@ def test_an_aa_campaign_leaves_its_floor(tmp_path: Path) -> None:
         worker["scatter_of_one_run"],
     )
     assert "SAME" == worker["word"]
+    (line,) = [line for line in analysis.summary_lines() if line.startswith("note: this machine (panda, Worker E2E)")]
+    reach = max(abs(bound) for bound in comparison.interval_used)
+    assert f"differ by {100 * comparison.noise_floor_median:.2f} % as a rule and by " in line
+    assert f"an effect below {100 * reach:.2f} % cannot be told from noise here" in line
+    assert {"panda": line.removeprefix("note: ")} == floor["in_words"]
     assert "aa.json" in (folder / "SHA256SUMS").read_text(encoding="utf-8")
     assert [] == stale_files(analyse(Campaign.open(folder)))
     (folder / "aa.json").write_text("{}", encoding="utf-8")

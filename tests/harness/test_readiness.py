@@ -80,7 +80,7 @@ def test_busy_processes_are_named_and_may_be_waited_for(monkeypatch: pytest.Monk
     named = "python (pid 13350, 0.9 cores), cc1 (pid 7, 0.4 cores)"
     assert f"Other processes use 1.3 of 2 cores: {named}." == caught.value.message
     assert (caught.value.next_step or "").startswith("Wait until they are done or end them")
-    assert (caught.value.next_step or "").endswith("disturbed slots are marked and cap the verdict.")
+    assert (caught.value.next_step or "").endswith("disturbed slots, and slots too short to tell, cap the verdict.")
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_sections_stand_in_the_order_of_a_pull_request(tmp_path: Path) -> None:
 
 def test_summary_leads_with_the_word_effect_and_interval(tmp_path: Path) -> None:
     text = written(simple(tmp_path))["report.md"]
-    effect = "−5.07 % latency (1.053× faster), reduction 5.07 %, 95 % interval [4.84, 5.30] %"
+    effect = "−5.07 % latency (1.053× faster), 95 % interval of the reduction [4.84, 5.30] %"
     assert f"**FASTER** · panda: Worker E2E {effect}, 2 blocks (df 3)." == text.splitlines()[4]
 
 
@@ -303,7 +303,7 @@ def test_lost_runs_are_counted_with_their_reasons(tmp_path: Path) -> None:
 
 def test_one_block_prints_that_it_tests_nothing(tmp_path: Path) -> None:
     text = written(CampaignBuilder(tmp_path / "campaign", blocks=1).blocks([(10.0, 9.0, 9.0, 10.0)]))["report.md"]
-    assert "1 block: descriptive, df 1, no test" in text
+    assert "1 block. TOO_FEW_BLOCKS: 1 block tests nothing: its numbers describe, they do not decide." in text
     assert "10.0000 → 9.0000 (10.00%)" in text
 
 

@@ -139,12 +139,12 @@ def test_other_models_are_not_called_dummies(tmp_path: Path) -> None:
     ("sentence", "runs"),
     [
         pytest.param(
-            "Contention was not measured in 4 of 8 runs (shorter than 0.5 s).",
+            "not known of 4 of 8 runs: they lasted 0.3 s at most, too short to tell",
             {"is_contention_measured": False, "wall_s": 0.3},
             id="too short",
         ),
         pytest.param(
-            "Contention was not measured in 4 of 8 runs (too short, or not recorded).",
+            "not known of 4 of 8 runs: it was not recorded",
             {"is_contention_measured": False},
             id="not recorded",
         ),
@@ -156,9 +156,49 @@ def test_unmeasured_contention_is_not_a_quiet_machine(
 ) -> None:
     builder = CampaignBuilder(tmp_path / "campaign").block([Run(worker_s=s) for s in FASTER[0]])
     text = rendered(builder.block([Run(worker_s=s, **runs) for s in FASTER[1]], block=2))
-    assert (sentence is not None) == ("ontention was not measured" in text)
-    assert sentence is None or sentence in section(text, "Limitations")
+    assert (sentence is not None) == ("CONTENTION_UNMEASURED" in text)
+    assert sentence is None or all(sentence in section(text, title) for title in ("Summary", "Limitations"))
+    assert sentence is None or "Read with it: CONTENTION_UNMEASURED." in section(text, "Claims")
+    assert "**FASTER**" in section(text, "Summary")
     assert (4 if sentence else 0) == section(text, "Raw runs").count("contention not measured")
+
+
+def test_short_runs_on_a_machine_that_nobody_checked_claim_nothing(tmp_path: Path) -> None:
+    """One slot that was measured and found quiet says nothing of the seven that were not."""
+    builder = CampaignBuilder(tmp_path / "campaign", command=("fuseproof", "abba", "--allow-busy"))
+    for index, row in enumerate(FASTER):
+        runs = [Run(worker_s=s, wall_s=0.2, is_contention_measured=index == slot == 0) for slot, s in enumerate(row)]
+        builder.block(runs, block=index + 1)
+    analysis = analysed(builder)
+    assert ("INCONCLUSIVE", ["CONTENTION_UNMEASURED"]) == (
+        analysis.cells[0].word.value,
+        [reason.code for reason in analysis.cells[0].verdict.reasons],
+    )
+    assert "not claimed, because INCONCLUSIVE (CONTENTION_UNMEASURED)" in render_markdown(analysis).replace("**", "")
+
+
+def test_contention_beside_another_headline_is_in_summary_next_step_and_claims(tmp_path: Path) -> None:
+    builder = CampaignBuilder(tmp_path / "campaign", blocks=1).blocks(FASTER[:1], is_busy=True)
+    text = rendered(builder)
+    summary = section(text, "Summary")
+    assert "TOO_FEW_BLOCKS" in summary.splitlines()[1]
+    assert "On a quiet machine: run two blocks, the second mirrored: --blocks 2." in summary
+    assert "CONTENTION: other processes used the machine during 4 of 4 runs" in summary
+    assert "Read with it: CONTENTION" in section(text, "Claims")
+
+
+def test_a_summary_without_outputs_counts_no_contracts(tmp_path: Path) -> None:
+    builder = CampaignBuilder(tmp_path / "campaign", cells=("one", "two"))
+    for cell in ("one", "two"):
+        builder.blocks(FASTER, cell=cell, pictures=())
+    assert "Outputs: nothing to compare in 2 of 2 cells." in section(rendered(builder), "Summary")
+
+
+@pytest.mark.parametrize("seconds", [(10.0, 8.0, 9.9, 11.5), (10.0, 8.0, 13.0, 10.0)], ids=["wide", "disagreeing"])
+def test_no_point_estimate_stands_where_none_may_be_quoted(tmp_path: Path, seconds: tuple[float, ...]) -> None:
+    analysis = analysed(CampaignBuilder(tmp_path / "campaign", blocks=1).blocks([seconds]))
+    assert "(no point estimate: " in analysis.summary_lines()[0] and "latency" not in analysis.summary_lines()[0]
+    assert "| not quoted, " in section(render_markdown(analysis), "Result")
 
 
 @pytest.mark.parametrize(

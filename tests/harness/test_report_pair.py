@@ -90,9 +90,16 @@ def test_what_differs_is_named_with_both_values(
 
 
 def test_equal_setups_are_not_pooled_either(tmp_path: Path) -> None:
-    second = campaign(tmp_path / "b", environment=machine() | {"load_average": [9.0, 9.0, 9.0]})
-    pair = read_pair(campaign(tmp_path / "a"), second)
-    assert [] == subjects(pair), "the load average differs between any two sessions"
+    moment = {"load_average": [9.0, 9.0, 9.0], "timer_tick_s": 8e-8, "memory": {"total_mib": 9, "available_mib": 7}}
+    other = {"load_average": [1.0, 2.0, 3.0], "timer_tick_s": 6e-8, "memory": {"total_mib": 9, "available_mib": 8}}
+    cards: list[dict[str, Any]] = [
+        {"uuid": "GPU-1", "memory_used_mib": used, "temperature_c": used, "utilization_percent": used}
+        | {"performance_state": f"P{used}", "pcie_width": used}
+        for used in (4, 8)
+    ]
+    second = campaign(tmp_path / "b", environment=machine() | moment | {"gpus": cards[:1]})
+    pair = read_pair(campaign(tmp_path / "a", environment=machine() | other | {"gpus": cards[1:]}), second)
+    assert [] == subjects(pair), "what was measured at one moment differs between any two sessions"
     assert pair.not_pooled.startswith("Not pooled: two campaigns are two measurements")
     assert {2} == {len(cell.runs.blocks) for _, side in pair.sides for cell in side.cells}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fuseproof.harness.escape import markdown_text
+from fuseproof.harness.escape import markdown_code, markdown_text
 from fuseproof.harness.report import render_markdown
 from fuseproof.harness.report.layout import MAIN_LIMIT_BYTES, main_part
 from tests.harness.campaign_builder import CampaignBuilder, Run
@@ -66,3 +66,34 @@ def test_all_cells_of_a_usual_campaign_are_in_both_tables(tmp_path: Path, cells:
 )
 def test_only_what_markdown_would_take_is_escaped(expected: str, text: str) -> None:
     assert expected == markdown_text(text)
+
+
+@pytest.mark.parametrize(
+    ("expected", "text"),
+    [
+        ("HEAD~1 against HEAD", "HEAD~1 against HEAD"),
+        ("HEAD&#126;1 against HEAD&#126;2", "HEAD~1 against HEAD~2"),
+        ("&#126;&#126;gone", "~~gone"),
+        ("~/models and HEAD&#126;1", "~/models and HEAD~1"),
+    ],
+)
+def test_one_tilde_alone_is_readable_and_two_would_strike_out(expected: str, text: str) -> None:
+    assert expected == markdown_text(text, is_alone=True)
+    assert "~" not in markdown_text(text).replace("~/", "")
+
+
+@pytest.mark.parametrize(
+    ("expected", "text"),
+    [
+        ("`fuseproof/__init__.py`", "fuseproof/__init__.py"),
+        ("`HEAD~1`", "HEAD~1"),
+        ("`a b`", "a\nb"),
+        ("<code>a &#124; b</code>", "a | b"),
+        ("<code>&#96;rm&#96;</code>", "`rm`"),
+        ("<code>&#60;img src=x></code>", "<img src=x>"),
+        ("<code> x</code>", " x"),
+        ("<code></code>", ""),
+    ],
+)
+def test_code_is_readable_as_it_stands_where_nothing_can_break_out(expected: str, text: str) -> None:
+    assert expected == markdown_code(text)

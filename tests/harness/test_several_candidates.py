@@ -47,6 +47,28 @@ def analysed(builder: CampaignBuilder) -> CampaignAnalysis:
     return analyse(Campaign.open(builder.write()))
 
 
+@pytest.mark.parametrize("noted", [pytest.param((3,), id="noted"), pytest.param((), id="by-nobody-knows-whom")])
+def test_a_whole_set_of_added_blocks_gives_a_word_at_the_stricter_level(tmp_path: Path, noted: tuple[int, ...]) -> None:
+    builder = three_arms(tmp_path / "c", blocks=6)
+    builder.plan["blocks"] = 3
+    campaign = Campaign.open(builder.write())
+    for number in noted:
+        campaign.note_added_blocks(number)
+    analysis = analyse(Campaign.open(campaign.directory))
+    assert [(PANDA, "FASTER"), (ABLATION, "SAME")] == [(cell.name, cell.word.value) for cell in analysis.cells]
+    for cell, earlier in zip(analysis.cells, ("FASTER", "SAME"), strict=True):
+        assert cell.verdict.comparison is not None
+        assert 0.01 == cell.verdict.comparison.alpha
+        told = {warning.code: warning.detail for warning in cell.verdict.warnings}
+        assert f"3 blocks beyond the 3 planned; on those alone the word is {earlier}" == told["ADDED_BLOCKS"]
+
+
+def test_a_set_of_added_blocks_that_is_not_whole_gives_none(tmp_path: Path) -> None:
+    builder = three_arms(tmp_path / "c", blocks=5)
+    builder.plan["blocks"] = 3
+    assert ["UNPAIRED_BLOCKS"] * 2 == [cell.verdict.reasons[0].code for cell in analysed(builder).cells]
+
+
 def test_every_candidate_is_held_against_the_baseline(tmp_path: Path) -> None:
     analysis = analysed(three_arms(tmp_path / "c"))
     assert [(PANDA, "FASTER"), (ABLATION, "SAME")] == [(cell.name, cell.word.value) for cell in analysis.cells]

@@ -14,7 +14,7 @@ import pytest
 from fuseproof.harness.campaign import telemetry
 from fuseproof.harness.campaign.records import BusyProcess, SlotRecord
 from fuseproof.harness.campaign.telemetry import OtherProcesses, ProcessSampler, descendants, process_memory_mib
-from fuseproof.harness.machine.usage import MachineUse, busy_threshold
+from fuseproof.harness.machine.usage import MachineUse, busy_threshold, shortest_measurable_s
 from fuseproof.schedules.order import timed_slots
 
 NOBODY = 2**23
@@ -101,8 +101,32 @@ def test_steal_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_slot_too_short_to_tell_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    contention = sampled(monkeypatch, wall_s=0.4, machine_s=0.8, ours_s=0.0)
+    contention = sampled(monkeypatch, wall_s=0.06, machine_s=0.12, ours_s=0.0)
     assert (None, None, 0.25) == (contention.other_cpu_share, contention.busy, contention.threshold)
+
+
+@pytest.mark.parametrize(("others_s", "busy"), [(0.0, False), (0.02, False), (0.10, True), (0.08, True)])
+def test_a_tenth_of_a_second_tells_a_busy_core_from_rounded_counters(
+    monkeypatch: pytest.MonkeyPatch, others_s: float, busy: bool
+) -> None:
+    """Two looks round by 0.02 s on two cores; another program that fills a core for 0.1 s is more than that."""
+    contention = sampled(monkeypatch, wall_s=0.1, machine_s=0.1 + others_s, ours_s=0.1)
+    assert busy is contention.busy
+
+
+@pytest.mark.parametrize(
+    ("cores", "capacity", "expected_s"),
+    [
+        pytest.param(2, 2.0, 0.08, id="two-cores"),
+        pytest.param(4, 4.0, 0.1131, id="four-cores"),
+        pytest.param(128, 128.0, 0.05, id="many-cores-never-less-than-a-start"),
+        pytest.param(64, 2.0, 0.4525, id="a-quota-of-two-of-many"),
+    ],
+)
+def test_the_shortest_slot_that_is_measured_depends_on_the_counters(
+    cores: int, capacity: float, expected_s: float
+) -> None:
+    assert pytest.approx(expected_s, abs=1e-4) == shortest_measurable_s(cores, capacity)
 
 
 def test_records_of_earlier_versions_are_read() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fuseproof.harness.statistics.comparison import Block, Thresholds
+from fuseproof.harness.statistics.reasons import share_of_log, share_of_scatter
 from fuseproof.harness.statistics.verdict import Reason, Verdict, Word, decide, invalid, post_worker_tails
 from tests.harness.simulated_campaigns import MIRRORED_ORDER
 
@@ -382,4 +383,18 @@ def test_a_point_estimate_is_not_quoted_where_the_forms_disagree(
     assert warned == ("MEAN_MEDIAN_DISAGREE" in codes(verdict.warnings))
     if warned:
         (reason,) = [reason for reason in verdict.warnings if reason.code == "MEAN_MEDIAN_DISAGREE"]
-        assert "(arithmetic)" in reason.detail and "(log-ratio form)" in reason.detail
+        assert "by arithmetic means" in reason.detail and "by geometric ones" in reason.detail
+
+
+def test_drift_is_a_true_percentage_with_its_sign_and_its_rule() -> None:
+    """Half the time a slot is −50 %, not −69.3 %; the guard of one block is four mean drifts in log units."""
+    verdict = decide([Block("ABBA", (8.0, 4.0, 2.0, 1.0))])
+    (reason,) = [reason for reason in verdict.reasons if reason.code == "DRIFT"]
+    assert "change by −50.00 % a slot" in reason.detail and "(4 mean drifts)" in reason.detail
+    assert -0.5 == pytest.approx(share_of_log(-0.6931471805599453))
+
+
+def test_scatter_is_a_share_of_the_time() -> None:
+    """The coefficient of variation of log-normal times; small ones keep every printed digit."""
+    assert 0.5180 == pytest.approx(share_of_scatter(0.48779), abs=5e-4)
+    assert 0.003 == pytest.approx(share_of_scatter(0.003), abs=1e-7)

@@ -13,14 +13,14 @@ Site: stream_blocks
 Formula: the blocks' own; products keep the rows, their order and the layout that diffusers gives the library.
 Shapes: the stream [S, B, D], any S and B; bf16 or fp32 throughout.
 Rounds: where eager does; nothing is carried in another precision between two operations.
-Replaces: ``ErnieImageSharedAdaLNBlock.forward`` of diffusers 0.42.1 and the expansion of the six modulations in the
-    transformer's, 6 S B D elements that every block reads. Of 3204 kernels a forward that were counted on an H200 (torch
-    2.11), a block has nine left, and those that the library runs around a masked attention.
+Replaces: ``ErnieImageSharedAdaLNBlock.forward`` of diffusers 0.42.1 and, in the transformer's, the expansion of the six
+    modulations to [S, B, D].
 Exact: every bit where each piece is; each block's gate compares it whole with the eager block. The attention mask is
     handed on as diffusers makes it, all true or not: without it the library runs another kernel.
 Declines: adapters, quantised, hooked, offloaded or replaced modules (by name), fused projections, other attention
     processors, mixed dtypes, autocast, gradients. Weights that have moved since mounting decline at the next call.
-Bytes: the products' own, and those of the kernels between.
+Bytes: the products' own, and those of the kernels between: nine launches a block, beside those that the library makes
+    around a masked attention, of 3204 a forward that were counted in eager on an H200 (torch 2.11).
 Check first: if the trace shows ``reduce_kernel`` with ``MeanOps`` or ``CatArrayBatchedCopy`` in a block, read the
     site's reason in the report: one hooked or replaced module makes all blocks decline.
 Source: diffusers transformer_ernie_image.py, 0.42.1.

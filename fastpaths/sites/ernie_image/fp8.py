@@ -1,6 +1,6 @@
 """Quality ``high``, site ``fp8_linear``: every matrix of the blocks as an FP8 product, rows quantised as they come.
 
-Weights are quantised once for a mount, one scale an output, and kept beside the bf16 ones: 7.4 GB more at the released
+Weights are quantised once for a mount, one scale an output, and kept beside the bf16 ones: 7.9 GB more at the released
 size, until the mount ends. Samples lie one after the other here, in whatever order the stream has them.
 """
 

@@ -8,8 +8,10 @@ Formula: each evaluated in eager on every forward, or in every layer of it, here
 Shapes: [B, T, 3072] -> [B, T, D]; text_lens [B] -> angles [B, S, 1, head_dim] fp32, cos and sin [B, S, head_dim] in the
     model's dtype, mask [B, 1, 1, S] bool. Any device.
 Rounds: not at all; there is no kernel.
-Replaces: in ``ErnieImageTransformer2DModel.forward``, diffusers 0.42.1, the projection of the prompt, the position ids,
-    angles and mask of every forward; in every layer, cos and sin of the angles, rounded to the model's dtype.
+Replaces: in ``ErnieImageTransformer2DModel.forward``, diffusers 0.42.1,
+    - ``text_projection``: the projection of the prompt (``text_proj``), anew in every forward;
+    - ``rotary_angles``: position ids, angles (``pos_embed``) and mask, anew in every forward, and cos and sin of the
+      angles, rounded to the model's dtype, anew in every layer.
 Exact: a held result *is* an earlier eager result of the same objects: the very ``text_bth`` and ``text_lens`` that the
     transformer was called with, unchanged since, and a picture of the same height and width.
 Declines: tensors made under ``inference_mode``, whose writes nobody counts, and hooks on ``text_proj`` or

@@ -68,6 +68,19 @@ def test_packed_projection_in_place_leaves_the_values_alone():
     assert value.isnan().all()
 
 
+def test_zeros_keep_their_signs():
+    """Products that vanish, of either sign: -0 and +0 are different bits."""
+    query, key, *weights, cos, sin, eps = arguments(1, 4, 4)
+    signs = torch.tensor([1.0, -1.0]).bfloat16().repeat(64)
+    query = query * 0 * signs
+    cos, sin = cos * 0 * signs.flip(0), sin * 0
+    sin[:, 2:] = -sin[:, 2:]
+    given = query, key, *weights, cos, sin, eps
+    wanted = expected_pair(given)
+    assert 2 == len(torch.signbit(wanted[0]).unique())
+    assert_bits(wanted, qk_norm_rotate_half.fused(*given))
+
+
 @torch.no_grad()
 def test_the_reference_is_diffusers_expression(monkeypatch):
     """Query and key as diffusers' own processor hands them to the attention, with its interleaved angles."""

@@ -4,11 +4,13 @@ import pytest
 import torch
 
 from fuseproof.fastpaths import mount
+from fuseproof.fastpaths.call_layouts import layout_of
 from fuseproof.fastpaths.graph_values import describe
 from fuseproof.fastpaths.kernels import row_quantize
 from fuseproof.fastpaths.matmuls import fp8_linear
 from fuseproof.fastpaths.sites import ernie_image
 from fuseproof.fastpaths.sites.ernie_image import blocks
+from fuseproof.fastpaths.tracing import trace, without_offsets
 from tests.fastpaths.small_ernie import TEXT, forwards, prompt, small_pipe, step
 
 eager_attend = blocks.attend
@@ -137,3 +139,28 @@ def test_all_that_the_core_takes_can_be_a_graphs_key(pipe):
         hash((tuple(fields), exact))
     assert len(inputs) == len(fields)
     assert output.shape == request["hidden_states"].shape
+
+
+def test_calls_noted_on_the_meta_device_are_those_that_the_model_makes():
+    dtype, noted = torch.bfloat16, set()
+
+    def observer(name):
+        def note(operation, arguments, outputs):
+            noted.add((name, without_offsets(layout_of(operation.name, arguments, outputs))))
+
+        return note
+
+    real, sites = small_pipe(dtype, num_layers=1), ernie_image.KERNELS_OF_SITE
+    call = step(0, 2, dtype, size=(1, 2))
+    with mount(real, gate="off", call_observers={name: observer(name) for name in sites}):
+        forwards(real, 1, batch=2, **call)
+    with torch.device("meta"):
+        transformer = type(real.transformer).from_config(real.transformer.config).to(dtype).eval()
+    inputs = {name: value.to("meta") for name, value in {**call, **prompt(2, dtype)}.items()}
+
+    def run(installation):
+        target = installation.graph_target
+        return getattr(target.owner, target.attribute)(*target.owner.prepare(**inputs))
+
+    assert noted == {(call.site, without_offsets(call.layout)) for call in trace(transformer, run)}
+    assert set(sites) == {name for name, _ in noted}

@@ -102,3 +102,22 @@ def test_a_block_that_ran_in_an_approximate_form_counts_once(monkeypatch):
             forwards(pipe, 1)
             counted = mounted.report()["sites"]["packed_blocks"]
             assert 3 * times == counted["calls_fused"] + counted["calls_eager"], "three blocks a forward"
+
+
+def test_linears_with_and_without_a_bias_are_not_packed_together():
+    with pytest.raises(ValueError, match="some of these linears have a bias and some have none"):
+        packing.pack([nn.Linear(4, 4), nn.Linear(4, 4, bias=False)])
+
+
+def test_linears_without_a_bias_are_packed_and_unpacked():
+    linears = [nn.Linear(4, 3, bias=False), nn.Linear(4, 2, bias=False)]
+    before = [linear.weight.detach().clone() for linear in linears]
+    packed = packing.pack(linears)
+    x = torch.randn(1, 5, 4)
+    out = torch.empty(1, 5, 5)
+    packing.linear_into(packed.weight, packed.bias, x, out)
+    assert packed.bias is None
+    assert torch.equal(torch.nn.functional.linear(x, packed.weight), out)
+    packed.unpack()
+    assert all(torch.equal(old, linear.weight) for old, linear in zip(before, linears, strict=True))
+    assert 2 == len({linear.weight.untyped_storage().data_ptr() for linear in linears})
