@@ -49,7 +49,9 @@ def refuse_other_plans(options: AbbaOptions) -> None:
 
 def plan_again(options: AbbaOptions) -> Replay:
     """The stored plan as it will run here, where it comes from, and what a person should know of it."""
-    from fuseproof.harness.campaign.replay import replay
+    from fuseproof.harness.campaign.folder import Campaign
+    from fuseproof.harness.campaign.replay import campaign_folder, replay
+    from fuseproof.harness.verification.stored_plan import plan_remarks
 
     given = {key: getattr(options, field) for field, key in OVERRIDES.items() if getattr(options, field) is not None}
     stored = options.from_stored or ""
@@ -59,7 +61,9 @@ def plan_again(options: AbbaOptions) -> Replay:
         raise UsageError(
             f"--from is {stored!r}, and there is no such home folder.", next_step="Give the folder's full path."
         ) from error
-    return replay(path, Path.cwd(), options.repo, given)
+    again = replay(path, Path.cwd(), options.repo, given)
+    again.remarks += plan_remarks(Campaign.open(campaign_folder(path)))
+    return again
 
 
 def remarks_of(again: Replay, environment: dict[str, object]) -> list[str]:

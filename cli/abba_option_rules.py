@@ -30,7 +30,11 @@ EXCLUSIVE = (
     ("resume", "dry_run"),
 )
 
-PATHS = ("from_stored", "from_campaign", "model_cache_root", "output", "resume", "repo", "floor")
+PATHS = {
+    "from_stored": "--from",
+    **{field: flag_name(field) for field in ("from_campaign", "model_cache_root", "output", "resume", "repo", "floor")},
+}
+"""Fields that name a folder or a file, and their flags."""
 
 
 def refuse_contradictions(options: AbbaOptions) -> None:
@@ -58,11 +62,11 @@ def refuse_contradictions(options: AbbaOptions) -> None:
 
 def _refuse_empty_paths(options: AbbaOptions) -> None:
     """An empty path, as an unset shell variable leaves it, would mean the present folder."""
-    for field in PATHS:
+    for field, flag in PATHS.items():
         value = getattr(options, field)
         if value is not None and not value.strip():
             raise UsageError(
-                f"{flag_name(field)} is {value!r}; a path was expected.",
+                f"{flag} is {value!r}; a path was expected.",
                 next_step="Leave it out, or name the folder; . is the present one.",
             )
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -70,6 +69,7 @@ def run_quick(options: AbbaOptions, arguments: Sequence[str]) -> int:
     """Check, load once, run every cell's slots, print. Returns the exit code."""
     from fuseproof.cli.abba_plan import build_plan
     from fuseproof.cli.abba_quick_dry_run import show_quick_dry_run
+    from fuseproof.cli.abba_quick_next import evidence_command
     from fuseproof.cli.abba_quick_rules import arms_of
 
     if options.dry_run:
@@ -80,7 +80,7 @@ def run_quick(options: AbbaOptions, arguments: Sequence[str]) -> int:
         plan = build_plan(options)
         _refuse_same_arms(plan)
         arms = arms_of(plan, folder)
-        result = QuickResult(plan, (), _evidence_command(arguments))
+        result = QuickResult(plan, (), evidence_command(arguments, options, plan))
         with _device(options, result, folder):
             _run_cells(result, arms, folder)
         _print(result, options)
@@ -145,11 +145,6 @@ def _use_the_environment_of_slots(arguments: Sequence[str]) -> None:
     if "torch" not in sys.modules:  # its threads are counted when it is loaded
         os.environ.setdefault(THREADS, default_overrides()[THREADS])
     restart_with_fixed_hash_seed("abba", arguments)
-
-
-def _evidence_command(arguments: Sequence[str]) -> str:
-    """The same command without what makes it quick."""
-    return shlex.join(["fuseproof", "abba", *(word for word in arguments if word not in ("--quick", "--json"))])
 
 
 def _print(result: QuickResult, options: AbbaOptions) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fuseproof.cli.abba_quick_leaks import LeakGuard
 from fuseproof.cli.abba_quick_rules import WARMUPS, ArmOptions, refuse_unequal_requests
 from fuseproof.cli.fastpath_choices import choose_certificate, refuse_fallback, refuse_unmet_at_once
 from fuseproof.cli.generate_images import run_one
@@ -73,11 +74,17 @@ class QuickRunner:
     loads_ms: list[float] = field(default_factory=list)
     _loaded: LoadedPipeline | None = None
     _load_key: tuple[Any, ...] | None = None
+    _guard: LeakGuard = field(default_factory=LeakGuard)
 
     def prepare(self, both: ArmOptions) -> dict[str, QuickArm]:
-        """Both arms' jobs, by letter; every mistake that can be found before a weight is read is found here."""
-        jobs = {letter: prepare(both.of(letter)) for letter in ARM_WORDS}
+        """Both arms' jobs, by letter; every mistake that can be found before a weight is read is found here.
+
+        A file of sites is executed last, when all that both arms will run is loaded and can be held against it.
+        """
+        without = {letter: dataclasses.replace(both.of(letter), fastpaths_from=None) for letter in ARM_WORDS}
+        jobs = {letter: prepare(options) for letter, options in without.items()}
         refuse_unequal_requests(both.cell.name, jobs["A"].requests, jobs["B"].requests)
+        jobs = {letter: self._guard.with_own_sites(job, both.of(letter)) for letter, job in jobs.items()}
         return {letter: QuickArm(job, choose_certificate(job.options, job.user_sites)) for letter, job in jobs.items()}
 
     def run(self, both: ArmOptions, arms: Mapping[str, QuickArm], runs: QuickRuns) -> None:
@@ -90,6 +97,7 @@ class QuickRunner:
         for number, slot in enumerate(slots, start=1):
             try:
                 run = self._run_slot(slot, arms[slot.arm])
+                self._guard.refuse_changes()
             except FuseproofError as error:
                 error.message = f"Cell {slot.cell}, slot {slot.label} ({ARM_WORDS[slot.arm]}): {error.message}"
                 raise
@@ -102,6 +110,7 @@ class QuickRunner:
     def close(self) -> None:
         """Let go of the loaded pipeline."""
         loaded, self._loaded, self._load_key = self._loaded, None, None
+        self._guard.forget_model()
         if loaded is not None:
             settle = loaded.settle
             del loaded
@@ -117,6 +126,7 @@ class QuickRunner:
 
         refuse_unreadable_prompts(arm.job)
         self._loaded = LoadedPipeline.load(arm.job.family, arm.job.checkpoint, settings)
+        self._guard.watch(self._loaded)
         self._load_key = both.load_key
         self.loads_ms.append(self._loaded.load_ms)
 

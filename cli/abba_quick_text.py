@@ -6,9 +6,10 @@ import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from fuseproof.harness.analysis.effects import interval_text, means_text, percent_text
 from fuseproof.harness.analysis.metrics import MetricResult
 from fuseproof.harness.analysis.quick import HOST_MEMORY, NO_EVIDENCE, QuickCell
-from fuseproof.harness.analysis.sentences import interval_text, means_text, outputs_line, percent_text
+from fuseproof.harness.analysis.sentences import outputs_line
 from fuseproof.harness.number_format import count, number
 
 if TYPE_CHECKING:

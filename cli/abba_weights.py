@@ -19,10 +19,11 @@ from fuseproof.cli.abba_weights_fetch import GIB, Planned, fetcher, refuse_too_l
 from fuseproof.cli.abba_weights_wanted import Wanted, wanted_weights
 from fuseproof.errors import InvalidMeasurementError, UsageError
 from fuseproof.harness.campaign.interrupts import Interrupts
-from fuseproof.harness.campaign.model_cache import CacheRoot, Claim
+from fuseproof.harness.campaign.model_cache import CacheRoot
+from fuseproof.harness.campaign.model_claims import Claim
 from fuseproof.harness.campaign.model_files import CACHE, OFFLINE, ClaimedModel, Usage, usage_of
-from fuseproof.harness.campaign.model_places import refuse_entangled_root, refuse_shared_root, shared_cache
 from fuseproof.harness.campaign.model_ledger import HeldWeights, chosen_root, cleaned_entry, entry
+from fuseproof.harness.campaign.model_places import refuse_entangled_root, refuse_shared_root, shared_cache
 from fuseproof.harness.machine.redaction import redact
 from fuseproof.schedules.plan import Plan
 

@@ -108,10 +108,10 @@ def report(
         except FuseproofError:
             _show_what_is_left(directory)
             raise
-    if check and output_format == "text" and not as_json:
-        click.echo(_up_to_date(directory, analysis))
-    else:
-        click.echo(_rendered(analysis, "json" if as_json else output_format, is_written=not blocks), nl=False)
+    wanted = "json" if as_json else output_format
+    is_short = check and wanted == "text"
+    shown = _up_to_date(directory, analysis) if is_short else _rendered(analysis, wanted, is_written=not blocks)
+    click.echo(shown, nl=False)
     for said in (changed, compared and compared.sentence()):
         if said:
             click.echo(f"fuseproof: {said}", err=True)
@@ -130,7 +130,8 @@ def _up_to_date(directory: str, analysis: CampaignAnalysis) -> str:
     from fuseproof.harness.number_format import count
 
     found = f"{word_counts(analysis)} in {count(len(analysis.cells), analysis.noun)}"
-    return visible(f"{directory} is up to date: every report file and checksum is what the measurements give ({found})")
+    told = f"{directory} is up to date: every report file and checksum is what the measurements give ({found})"
+    return f"{visible(told)}\n"
 
 
 def _show_what_is_left(directory: str) -> None:

@@ -105,7 +105,11 @@ def _counted(counts: Mapping[str, int]) -> str:
 
 
 def _advice(verification: Verification) -> str:
+    from fuseproof.harness.verification.verify import UNREAD
+
     directory = verification.directory
+    if any(UNREAD in check.notes for check in verification.checks):
+        return "Put a file in the place of every link, pipe or device, or remove it: evidence lies in the folder."
     wrong = {check.name for check in verification.checks if check.findings}
     if wrong & {"slots", "hashes", "numbers"}:
         return "Restore the slot's files from a copy, or measure again in a new campaign."

@@ -20,6 +20,8 @@ _SPECIAL = re.compile(
 )
 _BLOCK_START = re.compile(r"^(?:>|#+(?=\s|$)|[+-](?=\s|$)|-(?=[\s-]*$)|(?=\d+[.)](?:\s|$)))")
 _TILDE = "&#126;"
+_LIVE = re.compile(r"(?<![A-Za-z0-9])@(?=[A-Za-z0-9])|(?<!&)#(?=\d)|\bGH-(?=\d)", re.IGNORECASE)
+_NO_WIDTH = "&#8203;"
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\u2029\ufeff\ud800-\udfff]")
 _LINE_BREAKS = re.compile(r"[\t\r\n\x0b\x0c\x85\u2028\u2029]+")
 
@@ -33,9 +35,10 @@ def markdown_text(value: object, *, is_alone: bool = False) -> str:
     """Any value as inert text on one line, safe at the start of a paragraph and inside a table cell.
 
     ``is_alone``: nothing else stands in its paragraph or cell, so that a single tilde (``HEAD~1``) starts nothing and
-    stays readable; only two of them strike out what is between.
+    stays readable; only two of them strike out what is between. ``@name``, ``#1`` and ``GH-1`` notify nobody and link
+    to nothing: a space without width stands inside, because GitHub reads them in text however they are escaped.
     """
-    text = _inert(value)
+    text = _LIVE.sub(lambda match: match.group(0) + _NO_WIDTH, _inert(value))
     if is_alone and text.count(_TILDE) == 1 and "~" not in text:
         text = text.replace(_TILDE, "~")
     return _reference(text[0]) + text[1:] if _BLOCK_START.match(text) else text

@@ -52,7 +52,8 @@ def unpaired_caps(numbers: Sequence[int], planned: int, pair: int = 2) -> tuple[
         return ()
     what = "mirrored pairs" if pair == 2 else f"sets of {pair}"
     detail = f"blocks {', '.join(map(str, added))} were added to {planned} planned ones, which is not in whole {what}"
-    return (Reason("UNPAIRED_BLOCKS", detail, "Complete the pair: fuseproof abba --resume DIR."),)
+    step = f"Complete the {'pair' if pair == 2 else 'set'}: fuseproof abba --resume DIR."
+    return (Reason("UNPAIRED_BLOCKS", detail, step),)
 
 
 def added_block_warnings(

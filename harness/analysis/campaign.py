@@ -26,7 +26,7 @@ from fuseproof.harness.analysis.equal_work import EqualWork, broken_promises, ch
 from fuseproof.harness.analysis.fastpaths import FastpathProof, check_fastpaths
 from fuseproof.harness.analysis.floor import CellFloor, cell_floor, floor_warnings
 from fuseproof.harness.analysis.gpu_conditions import GpuConditions, check_gpu_conditions, gpu_cards
-from fuseproof.harness.analysis.gpu_reasons import gpu_caps, gpu_warnings, shared_card_warnings
+from fuseproof.harness.analysis.gpu_reasons import clock_warnings, gpu_caps, gpu_warnings, shared_card_warnings
 from fuseproof.harness.analysis.imported import imported_objections, imported_warnings, in_imported_words
 from fuseproof.harness.analysis.memory import NOT_COMPARED, MemoryCheck, check_memory
 from fuseproof.harness.analysis.metrics import MetricResult, judge_metrics
@@ -298,6 +298,7 @@ def _analyse_cell(campaign: Campaign, runs: CellRuns, kept: Floor | None) -> Cel
             *program_warnings(runs),
             *fastpaths.warnings,
             *arm_warnings(runs),
+            *clock_warnings(runs, gpu, plan.primary, plan.min_effect),
             *gpu_warnings(gpu),
             *shared_card_warnings(runs, gpu, campaign.environment.get("gpus")),
             *floor_warnings(floor, verdict),

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from fuseproof.harness.analysis.audit import audit
 from fuseproof.harness.analysis.caveats import no_quality_evidence_text
+from fuseproof.harness.analysis.effects import interval_name, interval_text, percent_text
 from fuseproof.harness.analysis.metrics import MetricResult
 from fuseproof.harness.analysis.output_check import LEVEL_TITLES
-from fuseproof.harness.analysis.sentences import interval_name, interval_text, percent_text
 from fuseproof.harness.campaign.origin import NOT_IMPORTED
 from fuseproof.harness.number_format import count, latency_change, shortened
 from fuseproof.harness.statistics.verdict import Word

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fuseproof.harness.analysis.fastpath_losses import SiteCounts, losses
-from fuseproof.harness.analysis.runs import ARMS, CellRuns, Run
+from fuseproof.harness.analysis.runs import ARM_WORDS, ARMS, BASELINE, CellRuns, Run
 from fuseproof.harness.statistics.reasons import Reason
 from fuseproof.schedules.order import ArmLetter
 
@@ -63,12 +63,23 @@ def check_fastpaths(cell: CellRuns) -> FastpathProof:
     own = {arm: _own_sites(cell, arm, set(counted[arm]), set(counted["B" if arm == "A" else "A"])) for arm in ARMS}
     found = losses(counted["A"], counted["B"], own)
     proof = FastpathProof(sites, found)
-    asked = {str(_requested(run)) for run in cell.of_arm("B")}
-    if sites and asked - {"off", "None"} and proof.fused_calls("B") == 0:
-        detail = f"the candidate asked for fast paths ({', '.join(sorted(asked))}) and made no fused call"
-        step = "See the reasons in the fast-path table: what was timed is the eager path."
-        return FastpathProof(sites, (Reason("FASTPATH_NOT_TAKEN", detail, step), *found))
-    return proof
+    idle = tuple(_idle(arm, cell, proof) for arm in ("B", "A"))
+    return FastpathProof(sites, (*(reason for reason in idle if reason is not None), *found))
+
+
+def _idle(arm: ArmLetter, cell: CellRuns, proof: FastpathProof) -> Reason | None:
+    """That an arm asked for fast paths and made no fused call; of the baseline it has a code of its own."""
+    asked = {str(_requested(run)) for run in cell.of_arm(arm)}
+    if not proof.sites or not asked - {"off", "None"} or proof.fused_calls(arm):
+        return None
+    detail = f"the {ARM_WORDS[arm]} asked for fast paths ({', '.join(sorted(asked))}) and made no fused call"
+    if arm == BASELINE:
+        own = [site.baseline for site in proof.sites if site.baseline is not None]
+        if not own or all(site.was_switched_off for site in own):
+            return None
+        return Reason("BASELINE_NOT_FUSED", detail, "What the candidate is held against is the eager path: see why.")
+    step = "See the reasons in the fast-path table: what was timed is the eager path."
+    return Reason("FASTPATH_NOT_TAKEN", detail, step)
 
 
 def _names(runs: list[Mapping[str, Mapping[str, Any]]]) -> list[str]:

@@ -24,20 +24,39 @@ EVENT_CODES = {
         "Let the card cool between the slots, or warm it up longer before the first.",
     ),
 }
+CLOCK_STEPS = {
+    "CLOCK_CHANGED": "Warm the card up until its clock is steady and measure again; the machine's owner may lock it "
+    "with nvidia-smi --lock-gpu-clocks, which fuseproof never does.",
+    "CLOCK_AGAINST_EFFECT": "Quote both: seconds at these clocks and this power limit, cycles for the work itself.",
+}
 COST_LIMIT = 0.005
 """The sampler keeps its own processor time below this share of the cores' time; more is flagged."""
 
 
 def gpu_caps(runs: CellRuns, conditions: GpuConditions | None, primary: str, min_effect: float) -> tuple[Reason, ...]:
-    """What forbids a verdict: clocks that differ, an effect that is another one in cycles, others on the GPUs.
+    """What forbids a verdict: a changed clock that may be the effect, or that turns it round in cycles, others on the
+    GPUs.
 
     ``primary`` is the timer whose effect is counted in cycles; below ``min_effect`` its sign decides nothing.
     """
     found = list(_neighbours(runs))
     for clock in conditions.clocks if conditions is not None else ():
-        if clock.is_resolved and (clock.is_beyond_limit or _flips_in_cycles(runs, clock, primary, min_effect)):
-            found.append(_clock_changed(runs, conditions, clock, primary))
+        if not clock.is_resolved or _works_against(runs, clock, primary, min_effect):
+            continue
+        if clock.is_beyond_limit or _flips_in_cycles(runs, clock, primary, min_effect):
+            found.append(_clock_changed("CLOCK_CHANGED", runs, conditions, clock, primary))
     return tuple(found)
+
+
+def clock_warnings(
+    runs: CellRuns, conditions: GpuConditions | None, primary: str, min_effect: float
+) -> tuple[Reason, ...]:
+    """Changed clocks that forbid nothing: the arm that is ahead ran at the lower one, so by more in cycles."""
+    return tuple(
+        _clock_changed("CLOCK_AGAINST_EFFECT", runs, conditions, clock, primary)
+        for clock in (conditions.clocks if conditions is not None else ())
+        if clock.is_resolved and clock.is_beyond_limit and _works_against(runs, clock, primary, min_effect)
+    )
 
 
 def gpu_warnings(conditions: GpuConditions | None) -> tuple[Reason, ...]:
@@ -95,19 +114,22 @@ def _flips_in_cycles(runs: CellRuns, clock: ClockDifference, primary: str, min_e
     return effect * (effect + clock.log_ratio) <= 0
 
 
-def _clock_changed(runs: CellRuns, conditions: GpuConditions | None, clock: ClockDifference, primary: str) -> Reason:
+def _works_against(runs: CellRuns, clock: ClockDifference, primary: str, min_effect: float) -> bool:
+    """Whether the arm that takes less time, by an effect that matters, also had the lower clock (decision 13)."""
+    effect = _log_effect(runs, primary, clock.arm)
+    return effect is not None and abs(math.expm1(effect)) >= min_effect and effect * clock.log_ratio > 0
+
+
+def _clock_changed(
+    code: str, runs: CellRuns, conditions: GpuConditions | None, clock: ClockDifference, primary: str
+) -> Reason:
     effect = _log_effect(runs, primary, clock.arm)
     cycles = ""
     if effect is not None:
         saved = -math.expm1(effect + clock.log_ratio)
         cycles = f"; {change(-math.expm1(effect))} is {change(saved).replace('time', 'cycles')}"
     text = "" if conditions is None else clock_text(conditions, clock)
-    return Reason(
-        "CLOCK_CHANGED",
-        f"{text}, limit {percent(CLOCK_LIMIT, 0)}{cycles}",
-        "Warm the card up until its clock is steady and measure again; the machine's owner may lock it with "
-        "nvidia-smi --lock-gpu-clocks, which fuseproof never does.",
-    )
+    return Reason(code, f"{text}, limit {percent(CLOCK_LIMIT, 0)}{cycles}", CLOCK_STEPS[code])
 
 
 def _unresolved_clocks(conditions: GpuConditions) -> Iterable[Reason]:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fuseproof.harness.campaign.floors import FLOOR_SCHEMA
+from fuseproof.harness.campaign.floor_files import FLOOR_SCHEMA
 from fuseproof.harness.number_format import count, number, shortened
 from fuseproof.schedules.plan import Arm
 

@@ -104,6 +104,7 @@ def kept_floor(directory: Path) -> Floor | None:
 
 def keep_floor(floor: Floor, directory: Path) -> None:
     """Copy a floor into a campaign's folder; :class:`UsageError` where that holds another one already."""
+    _refuse_link(directory)
     kept = kept_floor(directory)
     if kept is not None and kept.sha256 != floor.sha256:
         raise UsageError(
@@ -122,6 +123,7 @@ def keep_floor(floor: Floor, directory: Path) -> None:
 
 def remove_floor(directory: Path) -> Floor:
     """Take the floor out of a campaign's folder and return it; :class:`UsageError` where the folder has none."""
+    _refuse_link(directory)
     kept = kept_floor(directory)
     if kept is None:
         raise UsageError(f"{directory} holds no floor that could be removed.", next_step="Leave --floor none out.")
@@ -135,9 +137,19 @@ def remove_floor(directory: Path) -> Floor:
     return kept
 
 
+def _refuse_link(directory: Path) -> None:
+    """Nothing is written to, or removed from, a place outside the folder."""
+    for place in ((directory / KEPT_FLOOR).parent, directory / KEPT_FLOOR):
+        if place.is_symlink():
+            raise FuseproofError(
+                f"{place} is a link, and a campaign's floor lies in its own folder.",
+                next_step="Remove the link, or put the file itself in its place.",
+            )
+
+
 def _parsed(text: str, file: Path) -> Floor:
     try:
-        values = json.loads(text)
+        values = _loaded(text)
         if not isinstance(values, dict) or values.get("schema") != FLOOR_SCHEMA:
             seen = values.get("schema") if isinstance(values, dict) else None
             raise ValueError(f"schema is {seen!r}, expected {FLOOR_SCHEMA!r}")
@@ -155,6 +167,15 @@ def _parsed(text: str, file: Path) -> Floor:
         arm=facts.arm,
         cells={cell: {name: _timer(found) for name, found in timers.items()} for cell, timers in facts.cells.items()},
     )
+
+
+def _loaded(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        raise
+    except ValueError as error:  # Python's own words advise to change a limit of Python
+        raise ValueError("a number in it has too many digits") from error
 
 
 def _no_floor(file: Path, cause: str) -> UsageError:

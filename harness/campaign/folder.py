@@ -172,7 +172,7 @@ class Campaign:
         try:
             campaign = cls._from_json(folder, values, source)
             indexed = {str(entry["id"]): dict(entry) for entry in values["slots"]}
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
             cause = f"key {error} is missing" if isinstance(error, KeyError) else str(error)
             raise FuseproofError(f"{source}: {cause}.", next_step=DAMAGED_STEP) from error
         campaign._read_records(indexed)

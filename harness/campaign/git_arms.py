@@ -111,17 +111,17 @@ def unmeasured_changes(plan: Plan, worktrees: Mapping[str, Worktree]) -> list[st
 
     Untracked files do not count: campaigns themselves are some.
     """
-    told = []
+    told: dict[str, list[str]] = {}
     for letter, worktree in worktrees.items():
         state = worktree.repository.state()
         if state.changed and state.commit == worktree.commit:
-            arm, files = plan.arm(letter), state.changed
-            more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-            told.append(
-                f"arm {arm.name!r} is the commit {worktree.commit[:12]} ({arm.ref}), and the checkout has changes that "
-                f"are not committed ({files[0]}{more}): they are not measured; commit them, or name a ref that has them"
+            more = f" and {len(state.changed) - 1} more" if len(state.changed) > 1 else ""
+            changes = (
+                f"commit {worktree.commit[:12]}, and the checkout has changes that are not committed "
+                f"({state.changed[0]}{more}): they are not measured; commit them, or name a ref that has them"
             )
-    return told
+            told.setdefault(changes, []).append(f"arm {plan.arm(letter).name!r} ({plan.arm(letter).ref})")
+    return [f"{' and '.join(arms)} {'is' if len(arms) == 1 else 'are'} {changes}" for changes, arms in told.items()]
 
 
 def moved_refs(plan: Plan, worktrees: Mapping[str, Worktree]) -> list[str]:

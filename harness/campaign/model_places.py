@@ -165,7 +165,8 @@ def _kept_folders(root: Path) -> list[Path]:
 
 def _is_kept_below(campaign: Path, root: Path) -> bool:
     """Whether the campaign would lie in a repository's folder that is not there yet."""
-    path, below = campaign.resolve(), []
+    path = campaign.resolve()
+    below: list[str] = []
     for place in (path, *path.parents):
         if place == root.resolve() or _is_same(place, root):
             return bool(below) and is_kept_name(below[-1])

@@ -21,6 +21,7 @@ from fuseproof.harness.campaign.arms import shared_words
 from fuseproof.harness.campaign.folder import CAMPAIGN_FILE, Campaign
 from fuseproof.harness.campaign.inputs import INPUT_FLAGS, NO_FILES, InputFile
 from fuseproof.harness.campaign.plan_source import PlanSource
+from fuseproof.harness.campaign.records import DAMAGED_STEP
 from fuseproof.harness.campaign.session import changed_software
 from fuseproof.harness.machine.redaction import redact
 from fuseproof.harness.media.files import file_sha256
@@ -55,6 +56,7 @@ def replay(path: Path, working_directory: Path, repo: str | None, overrides: Map
             f"{path} was imported from files of other programs: nobody knows the commands that were run.",
             next_step="Write a plan of your own (docs/plan.md) and measure it with `fuseproof abba PLAN.toml`.",
         )
+    _refuse_odd_gpus(campaign)
     values = campaign.plan.to_json()
     remarks: list[str] = []
     arms = {role: arm for role, arm in values["arms"].items() if isinstance(arm, dict)}
@@ -73,6 +75,7 @@ def replay(path: Path, working_directory: Path, repo: str | None, overrides: Map
         if arm.get("command") and not arm.get("ref"):
             remarks += programs_again(role, programs_ran(campaign.slots(), letter), working_directory)
     programs = [role for role, arm in arms.items() if arm.get("command") or arm.get("setup")]
+    remarks += _other_folder(campaign, working_directory) if programs else []
     if programs:
         remarks.append(f"the stored plan runs programs of its own ({', '.join(programs)}); --dry-run shows them")
     changed = tuple(key for key, value in overrides.items() if values.get(key) != value)
@@ -82,6 +85,38 @@ def replay(path: Path, working_directory: Path, repo: str | None, overrides: Map
     sha256 = file_sha256(folder / CAMPAIGN_FILE)
     source = PlanSource(campaign.name, campaign.created, sha256, changed)
     return Replay(plan_from(values, f"the plan of {path}"), source, campaign.environment, remarks)
+
+
+def _other_folder(campaign: Campaign, here: Path) -> list[str]:
+    """That a relative path in a program's words means another file than it did."""
+    before, now = redact(str(campaign.working_directory)), redact(str(here))
+    if before == now:
+        return []
+    return [
+        f"the stored campaign ran in {before}, and a relative path in the commands of its arms is looked up from {now} "
+        "now"
+    ]
+
+
+def _refuse_odd_gpus(campaign: Campaign) -> None:
+    """Raise :class:`FuseproofError` where what ``environment`` says of the GPUs cannot be read."""
+    gpus, visible = (campaign.environment.get(key) for key in ("gpus", "visible_gpu_uuids"))
+    named = [gpu.get("uuid") for gpu in gpus if isinstance(gpu, Mapping)] if isinstance(gpus, list) else []
+    for key, value, is_read in (
+        ("gpus", gpus, gpus is None or (isinstance(gpus, list) and len(named) == len(gpus))),
+        ("gpus", gpus, all(uuid is None or isinstance(uuid, str) for uuid in named)),
+        ("visible_gpu_uuids", visible, visible is None or _are_texts(visible)),
+    ):
+        if not is_read:
+            raise FuseproofError(
+                f"{campaign.directory / CAMPAIGN_FILE}: key environment.{key} is {value!r}, and a list of "
+                f"{'objects with a uuid' if key == 'gpus' else 'texts'} was expected.",
+                next_step=DAMAGED_STEP,
+            )
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 def environment_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

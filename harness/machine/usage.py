@@ -69,7 +69,7 @@ def busy_threshold(cores: float) -> float:
 
 
 def shortest_measurable_s(cores: int, capacity: float) -> float:
-    """How long a slot on ``cores`` that may use ``capacity`` of them must last for others' share to be told, in seconds.
+    """How many seconds a slot on ``cores`` that may use ``capacity`` of them must last for others' share to be told.
 
     Two looks at a counter differ by up to one step more or less than was worked. Over all counters that is
     ``COUNTER_STEP_S * sqrt(counters)`` (2.4 standard deviations), and it may be no more than half of what counts as a

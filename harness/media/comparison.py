@@ -40,6 +40,7 @@ __all__ = [
     "check_data_range",
     "compare_pictures",
     "degenerate_reason",
+    "distance_text",
     "file_sha256",
     "load_image",
     "share_text",
@@ -49,6 +50,8 @@ __all__ = [
 Equality = Literal["file", "pixels", "different"]
 
 _SMALLEST_USED_SHARE_OF_RANGE = 0.02
+_WHOLE_DISTANCES = 1000.0
+"""From here on a distance is told in whole units."""
 
 
 @dataclass(frozen=True)
@@ -234,6 +237,13 @@ def share_text(share: float) -> str:
     """A share as a percentage that reads 0 % or 100 % only when it is."""
     text = f"{100 * share:.3g}"
     return f"just under {text} %" if share < 1 and float(text) >= 100 else f"{text} %"
+
+
+def distance_text(distance: float | None) -> str:
+    """The largest distance of two values as digits that read 0 only when it is 0: of floats it may be tiny."""
+    if distance is None:
+        return "n/a"
+    return f"{distance:.0f}" if distance.is_integer() or distance >= _WHOLE_DISTANCES else f"{distance:.4g}"
 
 
 def _side(picture: Picture) -> Side:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import io
 import re
+import struct
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +26,8 @@ from fuseproof.harness.report.shown_outputs import OutputReader
 
 MOST_CELLS = 6
 LARGEST_FILE_BYTES = 32 * 1024**2
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_UNFINISHED = re.compile(r"\.fuseproof-.*\.tmp")
 _OWN_NAME = re.compile(r".+-(?:sheet(?:-[A-Z])?|difference-[A-Z]|pair-[A-Z]-[A-Z])\.png")
 
 
@@ -58,6 +62,17 @@ def pictured_cells(analysis: CampaignAnalysis) -> list[CellAnalysis]:
     return sorted(compared, key=lambda cell: cell.outputs.status != "different")[:MOST_CELLS]
 
 
+def foreign_figures(directory: Path, figures: Figures) -> list[str]:
+    """Everything below ``figures/`` that is no picture of this report and carries no name of one."""
+    folder = directory / FIGURES
+    if folder.is_symlink() or not folder.is_dir():
+        return []
+    own = {*figures.files, *strange_figures(directory, figures)}
+    found = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    names = (path.relative_to(directory).as_posix() for path in found if not _UNFINISHED.fullmatch(path.name))
+    return sorted(name for name in names if name not in own)
+
+
 def strange_figures(directory: Path, figures: Figures) -> list[str]:
     """Files below ``figures/`` that carry the name of a report's picture and belong to no picture of this one."""
     folder = directory / FIGURES
@@ -82,10 +97,12 @@ def _present(path: Path) -> bytes | None:
 def _shows(content: bytes, pixels: Pixels) -> bool:
     """Whether a PNG holds exactly these pixels; the size is looked at before anything is decoded."""
     height, width = pixels.shape[:2]
+    if content[:8] != _SIGNATURE or content[16:24] != struct.pack(">II", width, height):
+        return False
     try:
         with Image.open(io.BytesIO(content), formats=("PNG",)) as image:
             if image.size != (width, height) or image.info:
                 return False
             return bool(np.array_equal(np.asarray(image.convert("RGB")), pixels))
-    except (OSError, ValueError, SyntaxError):
+    except (OSError, ValueError, SyntaxError, EOFError, MemoryError, struct.error, zlib.error):
         return False

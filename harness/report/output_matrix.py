@@ -8,7 +8,8 @@ from fuseproof.harness.analysis.campaign import CellAnalysis
 from fuseproof.harness.analysis.output_pairs import ComparedPair
 from fuseproof.harness.analysis.runs import Run
 from fuseproof.harness.analysis.sentences import psnr_text, ssim_text
-from fuseproof.harness.number_format import MISSING, count, number, shortened
+from fuseproof.harness.media.comparison import distance_text
+from fuseproof.harness.number_format import MISSING, count, shortened
 from fuseproof.harness.report.document import Code, Details, Paragraph, Part, Strong, Table, Text
 
 MOST_ROWS = 64
@@ -75,4 +76,4 @@ def _distances(pair: ComparedPair | None) -> tuple[str, str, str]:
     comparison = pair.comparison
     if comparison is None or comparison.mismatch is not None:
         return (MISSING, MISSING, MISSING)
-    return (ssim_text(pair), psnr_text(pair), number(comparison.max_abs, 0))
+    return (ssim_text(pair), psnr_text(pair), distance_text(comparison.max_abs))

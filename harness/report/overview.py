@@ -182,11 +182,7 @@ def _arm_text(arm: Arm) -> str:
 
 
 def _commits(analysis: CampaignAnalysis, arm: ArmLetter) -> Text:
-    found = dict.fromkeys(
-        commit
-        for cell in analysis.cells
-        for commit in cell.commits.get(arm, ())
-    )
+    found = dict.fromkeys(commit for cell in analysis.cells for commit in cell.commits.get(arm, ()))
     return Code(", ".join(found)) if found else "not recorded"
 
 

@@ -89,8 +89,8 @@ def pack_campaign(
     ``left-out.txt`` with the hashes that were signed: what is left verifies, and is small.
 
     Raises :class:`UsageError` where ``archive`` exists or lies inside the campaign, or where a ``base_url`` is given
-    for pictures that stay behind; :class:`FuseproofError` for a
-    folder that does not pass verification, unless ``allows_unverified``: then the body's first line says so.
+    for pictures that stay behind; :class:`FuseproofError` for a folder that does not pass verification, unless
+    ``allows_unverified``: then the body's first line says so.
     """
     body_file = archive.with_name(f"{archive.stem}.{BODY_FILE}")
     for target in (archive, body_file):

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from fuseproof.harness.analysis.campaign import CampaignAnalysis, CellAnalysis
+from fuseproof.harness.analysis.effects import interval_text, percent_text, point_doubt
 from fuseproof.harness.analysis.metrics import TITLES, MetricResult
 from fuseproof.harness.analysis.planning import plans_of
 from fuseproof.harness.analysis.runs import ARMS
-from fuseproof.harness.analysis.sentences import interval_text, percent_text, point_doubt
 from fuseproof.harness.number_format import MISSING, count, number, percent, seconds
 from fuseproof.harness.report.between_cells import between_cells_parts
 from fuseproof.harness.report.document import (
@@ -41,14 +41,14 @@ ASSUMPTION = (
 )
 GLOSSARY = (
     "Reduction: 1 − ratio of the geometric means. Interval: from the scatter of the runs; interval used: widened by "
-    "the timer's step and where blocks differ; the verdict rests on it. df: degrees of freedom. Mean form: by arithmetic "
-    "means. Pair median: from the median over all A×B pairs of a block, each a candidate/baseline ratio of two runs of "
-    "that block, of all blocks together; their number is even, and the middle two are averaged geometrically. Median "
-    "and minimum of arms: by each arm's median and fastest run. Scatter s: standard deviation of one run, in per cent "
-    "of its time. F: largest difference of two runs of one arm in one block, as a share of their mean; F median: the "
-    "median of them. Drift: by how much each slot takes longer (+) than the one before, least squares. Arms separated: "
-    "one arm won every block without overlap. Smallest detectable: found in 80 % of such campaigns. "
-    "The formulas are in fuseproof's docs/verdicts.md."
+    "the timer's step and where blocks differ; the verdict rests on it. df: degrees of freedom. Mean form: by "
+    "arithmetic means. Pair median: from the median over all A×B pairs of a block, each a candidate/baseline ratio of "
+    "two runs of that block, of all blocks together; their number is even, and the middle two are averaged "
+    "geometrically. Median and minimum of arms: by each arm's median and fastest run. Scatter s: standard deviation "
+    "of one run, in per cent of its time. F: largest difference of two runs of one arm in one block, as a share of "
+    "their mean; F median: the median of them. Drift: by how much each slot takes longer (+) than the one before, "
+    "least squares. Arms separated: one arm won every block without overlap. Smallest detectable: found in 80 % of "
+    "such campaigns. The formulas are in fuseproof's docs/verdicts.md."
 )
 LEVEL = "95 %"
 RESULT_HEAD = (
@@ -243,9 +243,7 @@ def _statistics_row(name: str, title: str, comparison: Comparison) -> tuple[Text
         percent(share_of_scatter(comparison.scatter), 3),
         percent(comparison.noise_floor),
         percent(comparison.noise_floor_median),
-        ", ".join(
-            signed_percent(share_of_log(block.drift_per_slot), 3) for block in comparison.blocks[:MOST_DRIFTS]
-        ),
+        ", ".join(signed_percent(share_of_log(block.drift_per_slot), 3) for block in comparison.blocks[:MOST_DRIFTS]),
         "yes" if comparison.arms_are_separated else "no",
         "none" if detectable is not None and detectable >= 1 else percent(detectable),
     )

@@ -12,16 +12,8 @@ from pathlib import Path
 
 from fuseproof.errors import UsageError
 from fuseproof.harness.analysis.campaign import EXIT_DONE, EXIT_INVALID, CampaignAnalysis, CellAnalysis, analyse
-from fuseproof.harness.analysis.sentences import (
-    block_text,
-    interval_text,
-    outputs_line,
-    percent_text,
-    point_doubt,
-    standing_notes,
-    verdict_line,
-    warning_texts,
-)
+from fuseproof.harness.analysis.effects import block_text, interval_text, percent_text, point_doubt
+from fuseproof.harness.analysis.sentences import outputs_line, standing_notes, verdict_line, warning_texts
 from fuseproof.harness.campaign.folder import PERF_FILE, Campaign
 from fuseproof.harness.number_format import MISSING, count
 from fuseproof.harness.report.build import cleaned

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from pathlib import Path
 
 from fuseproof.errors import FuseproofError
@@ -12,13 +13,21 @@ from fuseproof.harness.analysis.noise_floor import noise_floor
 from fuseproof.harness.atomic_files import write_bytes_atomically, write_text_atomically
 from fuseproof.harness.campaign.floors import FLOOR_FILE
 from fuseproof.harness.campaign.folder import Campaign
-from fuseproof.harness.campaign.left_out import HTML_FILE, LEFT_OUT_FILE, SUMS_FILE, left_out_lines, noted_lines
-from fuseproof.harness.report.figure_files import Figures, draw_figures, strange_figures
+from fuseproof.harness.campaign.left_out import (
+    FIGURES,
+    HTML_FILE,
+    LEFT_OUT_FILE,
+    SUMS_FILE,
+    left_out_lines,
+    noted_lines,
+)
+from fuseproof.harness.report.figure_files import Figures, draw_figures, foreign_figures, strange_figures
 from fuseproof.harness.report.html import render_html
 from fuseproof.harness.report.ledger import RAW_RUNS_FILE
 from fuseproof.harness.report.markdown import moves_raw_runs, render_markdown, render_raw_runs
 from fuseproof.harness.report.privacy import Cleaner
 from fuseproof.harness.report.sums import (
+    SLOTS,
     changed_evidence,
     checksums,
     evidence_lines,
@@ -38,12 +47,19 @@ def write_report(campaign_dir: Path | str) -> CampaignAnalysis:
     its outputs or logs is judged and left as it is: signed again, it would no longer know what it lacks.
     """
     campaign = Campaign.open(campaign_dir)
+    _refuse_links(campaign.directory)
     evidence = evidence_lines(campaign)
     refuse_changed_evidence(campaign, evidence)
     analysis = analyse(campaign)
     if left_out_lines(campaign.directory):
         return analysis
     figures = draw_figures(analysis)
+    for name in foreign_figures(campaign.directory, figures):
+        raise FuseproofError(
+            f"{campaign.directory / name} is no picture of this report, and {FIGURES} holds nothing else: it would be "
+            "signed as one.",
+            next_step="Move it out of the folder; then render the report again.",
+        )
     rendered = render_files(analysis, figures)
     files: dict[str, str | bytes] = {**figures.files, **rendered}
     for name, content in files.items():
@@ -65,7 +81,7 @@ def stale_files(analysis: CampaignAnalysis) -> list[str]:
     figures = draw_figures(analysis)
     files: dict[str, str | bytes] = {**figures.files, **render_files(analysis, figures)}
     stale = {name for name, content in files.items() if not _holds(directory / name, content)}
-    stale |= set(strange_figures(directory, figures))
+    stale |= {*strange_figures(directory, figures), *foreign_figures(directory, figures), *_links(directory)}
     noted = noted_lines(directory)
     if not noted:
         return sorted(stale | {SUMS_FILE})
@@ -100,6 +116,33 @@ def render_files(analysis: CampaignAnalysis, figures: Figures | None = None) -> 
 def render_numbers(analysis: CampaignAnalysis) -> str:
     """``report.json``: every number, strict JSON."""
     return json.dumps(Cleaner().value(analysis.to_json()), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _refuse_links(directory: Path) -> None:
+    """What is written must land in the folder, and what is signed must lie there."""
+    for name in _links(directory):
+        raise FuseproofError(
+            f"{directory / name} is a link or a special file: a report writes nothing through it, and signs nothing "
+            "that lies elsewhere.",
+            next_step="Put the file itself in its place, or remove it; then render the report again.",
+        )
+
+
+def _links(directory: Path) -> list[str]:
+    """Everything outside ``slots/`` that is neither a file nor a folder, by its name in the folder."""
+    found = []
+    for folder, folders, names in os.walk(directory):
+        inside = Path(folder).relative_to(directory)
+        for name in (*folders, *names):
+            try:
+                mode = (Path(folder) / name).lstat().st_mode
+            except OSError:
+                continue  # gone meanwhile
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                found.append((inside / name).as_posix())
+        if folder == str(directory):
+            folders[:] = [name for name in folders if name != SLOTS.rstrip("/")]
+    return sorted(found)
 
 
 def _holds(path: Path, content: str | bytes) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fuseproof.harness.campaign.folder import CAMPAIGN_FILE, OUTPUTS_FOLDER, PERF_FILE, Campaign
-from fuseproof.harness.campaign.left_out import LOG_NAMES
+from fuseproof.harness.campaign.left_out import LOG_NAMES, left_out_lines
 from fuseproof.harness.campaign.origin import OriginFile
 from fuseproof.harness.campaign.records import SlotRecord
 from fuseproof.harness.importing.labels import Pattern, fitting_text
@@ -56,12 +56,14 @@ def _unnamed_files(campaign: Campaign) -> Iterator[Finding]:
     counts = [
         file.slot for file in (campaign.origin.files if campaign.origin is not None else ()) if file.kind == "output"
     ]
+    left_out = left_out_lines(campaign.directory)
     for record in campaign.slots():
         folder = campaign.directory / record.directory
         for name, kind in ((PERF_FILE, "perf dump"), *((log, "log") for log in sorted(LOG_NAMES))):
             if (folder / name).is_file() and (record.id, kind) not in named:
                 yield Finding(f"{record.directory}/{name}", f"is no file that origin.files in {CAMPAIGN_FILE} names")
-        outputs = [path for path in (folder / OUTPUTS_FOLDER).rglob("*") if path.is_file()]
-        if len(outputs) != counts.count(record.id):
-            problem = f"holds {len(outputs)} files, and origin.files in {CAMPAIGN_FILE} names {counts.count(record.id)}"
+        outputs = sum(path.is_file() for path in (folder / OUTPUTS_FOLDER).rglob("*"))
+        outputs += sum(name.startswith(f"{record.directory}/{OUTPUTS_FOLDER}/") for name in left_out)
+        if outputs != counts.count(record.id):
+            problem = f"holds {outputs} files, and origin.files in {CAMPAIGN_FILE} names {counts.count(record.id)}"
             yield Finding(f"{record.directory}/{OUTPUTS_FOLDER}", problem)

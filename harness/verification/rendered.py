@@ -17,7 +17,7 @@ from fuseproof.harness.campaign.floors import FLOOR_FILE
 from fuseproof.harness.campaign.folder import RESULT_FILE, Campaign
 from fuseproof.harness.campaign.left_out import is_medium, left_out_lines
 from fuseproof.harness.number_format import count
-from fuseproof.harness.report.figure_files import NO_FIGURES, Figures, draw_figures, strange_figures
+from fuseproof.harness.report.figure_files import NO_FIGURES, Figures, draw_figures, foreign_figures, strange_figures
 from fuseproof.harness.report.ledger import RAW_RUNS_FILE
 from fuseproof.harness.report.write import NUMBERS_FILE, render_files
 from fuseproof.harness.verification.findings import METRICS, REPORT, Check, Finding, Tally
@@ -122,7 +122,7 @@ def _figure_findings(directory: Path, figures: Figures, tally: Tally) -> Iterato
             yield Finding(name, "is missing")
         elif path.read_bytes() != content:
             yield Finding(name, "does not show what the outputs in the slots give")
-    for name in strange_figures(directory, figures):
+    for name in (*strange_figures(directory, figures), *foreign_figures(directory, figures)):
         yield Finding(name, "belongs to no picture of this report")
 
 

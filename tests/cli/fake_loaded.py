@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -29,6 +30,11 @@ class FakeLoaded:
     loads: list[Any] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
     requests: int = 0
+    pipe: Any = None
+    idle: set[str] = field(default_factory=set)
+    """Arms that ask for fast paths and get none."""
+    on_request: Callable[[int, str], None] = lambda number, arm: None
+    """Told of every timed request: its number, from 1, and its arm."""
 
     def session(self, settings: Any) -> SlotSession:
         self.events.append(f"open {settings.fastpaths}")
@@ -59,6 +65,7 @@ class SlotSession(FakeSession):
     def run(self, request: Any) -> FakeResult:
         self.loaded.events.append("run")
         self.loaded.requests += 1
+        self.loaded.on_request(self.loaded.requests, self.arm)
         if self.loaded.requests in self.loaded.raises:
             raise self.loaded.raises[self.loaded.requests]
         result = super().run(request)
@@ -71,7 +78,8 @@ class SlotSession(FakeSession):
     def fastpaths_report(self) -> dict[str, Any]:
         is_off = self.arm == "off"
         state = {"state": "off" if is_off else "fused", "reason": None, "first_sight_ms": 0.0 if is_off else 30.0}
-        site = {**state, "jit_ms": 0.0 if is_off else 20.0, "calls_fused": 0 if is_off else 14, "calls_eager": 0}
+        fused = 0 if is_off or self.arm in self.loaded.idle else 14
+        site = {**state, "jit_ms": 0.0 if is_off else 20.0, "calls_fused": fused, "calls_eager": 0}
         return {"requested": self.arm, "quality": "lossless", "gate": "enforce", "sites": {"rotary": site}}
 
     def memory_checkpoints(self) -> dict[str, dict[str, float]]:

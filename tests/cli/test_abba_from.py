@@ -184,3 +184,74 @@ def test_a_damaged_source_is_named(fuseproof: Program) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | {"from": {"campaign": 3}}))
     result = fuseproof("report", "old")
     assert (1, True) == (result.code, "old/campaign.json: key from." in result.err)
+
+
+def edited(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    file = folder / "campaign.json"
+    values = json.loads(file.read_text())
+    change(values)
+    file.write_text(json.dumps(values))
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        pytest.param({"visible_gpu_uuids": 3}, "environment.visible_gpu_uuids is 3", id="number"),
+        pytest.param({"visible_gpu_uuids": [["a"]]}, "environment.visible_gpu_uuids is [['a']]", id="nested"),
+        pytest.param({"gpus": [{"uuid": ["a"]}]}, "environment.gpus is", id="uuid"),
+        pytest.param({"gpus": 7}, "environment.gpus is 7", id="gpus"),
+    ],
+)
+@pytest.mark.parametrize("more", [["--dry-run"], ["--output=new", "--allow-busy"]])
+def test_an_odd_environment_is_one_sentence(
+    fuseproof: Program, environment: dict[str, Any], said: str, more: list[str]
+) -> None:
+    stored(Path("old"), "--prompt x")
+    edited(Path("old"), lambda values: values["environment"].update(environment))
+    result = fuseproof("abba", "--from=old", *more)
+    assert (1, True, ["old"]) == (result.code, said in result.err, [path.name for path in Path().iterdir()])
+
+
+@pytest.mark.parametrize("value", ["~nouserx/work", 5])
+def test_an_odd_working_directory_is_one_sentence(fuseproof: Program, value: object) -> None:
+    stored(Path("old"), "--prompt x")
+    edited(Path("old"), lambda values: values.update(working_directory=value))
+    result = fuseproof("abba", "--from=old", "--dry-run")
+    assert (1, True) == (result.code, "old/campaign.json: " in result.err), result.err
+
+
+def measured(fuseproof: Program, folder: str) -> None:
+    """A complete campaign of one block, as the program signs it."""
+    command = {f"--{role}-command": fake_command(worker_ms=worker_ms) for role, worker_ms in TIMES}
+    words = [word for flag, value in command.items() for word in (flag, value)]
+    result = fuseproof("abba", *words, f"--output={folder}", "--blocks=1", "--allow-busy")
+    assert 0 == result.code, result.err
+
+
+TIMES = (("baseline", 1000), ("candidate", 900))
+
+
+def test_a_plan_that_was_edited_is_not_measured_as_the_stored_one(fuseproof: Program) -> None:
+    measured(fuseproof, "old")
+    again = ("abba", "--from=old", "--dry-run", "--json")
+    assert not [text for text in json.loads(fuseproof(*again).out)["remarks"] if "SHA256SUMS" in text]
+
+    def slow_down(values: dict[str, Any]) -> None:
+        arm = values["plan"]["arms"]["candidate"]
+        arm["command"] = arm["command"].replace("900", "901")
+
+    edited(Path("old"), slow_down)
+    unsigned = fuseproof(*again)
+    assert (1, True) == (unsigned.code, "it is not the file that SHA256SUMS lists" in unsigned.err), unsigned.err
+    assert 0 == fuseproof("report", "old").code
+    signed = fuseproof(*again)
+    assert (1, True) == (signed.code, "by the plan in campaign.json" in signed.err), signed.err
+
+
+def test_an_unsigned_plan_and_another_folder_are_remarked_upon(fuseproof: Program) -> None:
+    arms = {role: {"name": role, "command": fake_command(worker_ms=worker_ms)} for role, worker_ms in TIMES}
+    stored(Path("old"), "", arms)
+    edited(Path("old"), lambda values: values.update(working_directory="/somewhere/else"))
+    told = json.loads(fuseproof("abba", "--from=old", "--dry-run", "--json").out)["remarks"]
+    assert any("ran in /somewhere/else, and a relative path in the commands" in text for text in told)
+    assert any("is in no SHA256SUMS as it is" in text for text in told)

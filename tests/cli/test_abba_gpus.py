@@ -115,7 +115,7 @@ def test_a_campaign_of_many_gpus_is_planned_where_there_are_none(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.setattr("fuseproof.harness.machine.gpus.survey_gpus", lambda: GpuSurvey((), "no driver"))
+    monkeypatch.setattr("fuseproof.harness.machine.gpus.survey_gpus", lambda: GpuSurvey((), reason="no driver"))
     assert code == abba(*ARMS, "--output=c", *flags, "--dry-run")
     captured = capsys.readouterr()
     assert said in " ".join((captured.out + captured.err).split())

@@ -254,6 +254,101 @@ def test_required_fastpaths_are_looked_for_in_every_slot(quick: QuickDesk) -> No
     assert "--require-fastpaths: the candidate's fast paths did not run" in quick.err
 
 
+LEAK = """
+import torch
+from fuseproof.fastpaths import UserSite
+
+original = torch.nn.Linear.forward
+
+
+def slower(self, x):
+    return original(self, x)
+
+
+{change}
+SITES = [UserSite("my_norm", fused=lambda module, x: x, modules="transformer_blocks.*.norm2")]
+"""
+OWN = ("--baseline=--fastpaths=auto", f"--flags={REQUEST}", "--candidate=--fastpaths=auto --fastpaths-from mine.py")
+CHANGE = "torch.nn.Linear.forward = slower"
+
+
+@pytest.fixture
+def untouched(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """torch's Linear, put back after the test; the libraries that a real model needs are not loaded for it."""
+    import torch
+
+    from fuseproof.cli import abba_quick_leaks
+
+    monkeypatch.setattr(torch.nn.Linear, "forward", torch.nn.Linear.forward)
+    monkeypatch.setattr(abba_quick_leaks, "load_code", lambda family: None)
+    return torch.nn.Linear
+
+
+def test_a_file_of_sites_that_changes_torch_for_both_arms_is_refused_before_loading(
+    quick: QuickDesk, untouched: Any
+) -> None:
+    (quick.desk.folder / "mine.py").write_text(LEAK.format(change=CHANGE), encoding="utf-8")
+    assert 6 == quick.run(*OWN)
+    assert "torch.nn.modules.linear.Linear.forward was changed for the whole process" in quick.err
+    assert "--fastpaths-from mine.py: both arms would have the change" in quick.err
+    assert "Leave out --quick" in quick.err
+    assert [] == quick.loaded.loads and "holds" not in quick.out
+
+
+def test_a_file_of_sites_that_changes_torch_later_ends_the_run(quick: QuickDesk, untouched: Any) -> None:
+    (quick.desk.folder / "mine.py").write_text(LEAK.format(change=""), encoding="utf-8")
+
+    def change(number: int, arm: str) -> None:
+        if number == 5:  # block 1 B2, after both warm-ups
+            untouched.forward = lambda self, x: x
+
+    quick.loaded.on_request = change
+    assert 6 == quick.run(*OWN)
+    assert "slot B2 (candidate): torch.nn.modules.linear.Linear.forward was changed" in quick.err
+    assert "0 of 2 blocks" in quick.out and "holds" not in quick.out and "reduction" not in quick.out
+
+
+def test_a_file_of_sites_that_keeps_to_itself_is_compared(quick: QuickDesk, untouched: Any) -> None:
+    (quick.desk.folder / "mine.py").write_text(LEAK.format(change=""), encoding="utf-8")
+    assert 0 == quick.run(*OWN, "--blocks=1"), quick.err
+    assert "contract exact holds" in quick.out
+
+
+def test_a_baseline_that_asked_for_fast_paths_and_ran_none_is_said(quick: QuickDesk) -> None:
+    quick.loaded.idle = {"auto"}
+    quick.run("--baseline=--fastpaths=auto", "--candidate=--fastpaths=rotary", f"--flags={REQUEST}")
+    assert "Fused calls: 0 in the baseline" in quick.out
+    assert "warning: BASELINE_NOT_FUSED: the baseline asked for fast paths (auto) and made no fused call" in quick.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "blocks"),
+    [
+        pytest.param(["--blocks=1"], "", id="one"),
+        pytest.param(["--blocks", "1"], "", id="one-as-two-words"),
+        pytest.param(["--blocks=3"], "--blocks=3", id="enough"),
+        pytest.param(["--blocks=3", "--blocks=1"], "", id="said-twice"),
+    ],
+)
+def test_the_next_command_can_give_a_word(quick: QuickDesk, arguments: list[str], blocks: str) -> None:
+    quick.run(*ARMS, *arguments)
+    (line,) = [line for line in quick.out.splitlines() if line.startswith("  next: ")]
+    assert blocks == " ".join(re.findall(r"--blocks\S*", line))
+    assert "quick" not in line
+
+
+def test_a_plan_of_one_block_is_given_a_second_one(quick: QuickDesk) -> None:
+    plan = (
+        'name = "one"\nblocks = 1\n'
+        '[arms.baseline]\nname = "off"\nflags = "--fastpaths=off"\n'
+        '[arms.candidate]\nname = "on"\nflags = "--fastpaths=auto"\n'
+        f'[[cells]]\nname = "panda"\nflags = "{REQUEST}"\n'
+    )
+    (quick.desk.folder / "plan.toml").write_text(plan, encoding="utf-8")
+    assert 0 == quick.run("plan.toml"), quick.err
+    assert "next: fuseproof abba --allow-busy plan.toml --blocks=2  (" in quick.out
+
+
 def test_cells_of_one_model_share_its_load(quick: QuickDesk) -> None:
     Path("p.toml").write_text(
         f"""

@@ -17,10 +17,11 @@ import pytest
 from fuseproof.cli.abba_options import options_from
 from fuseproof.cli.abba_weights import HubWeights, weights_of
 from fuseproof.cli.abba_weights_wanted import wanted_weights
+from fuseproof.cli.main import main
 from fuseproof.errors import FuseproofError, InvalidMeasurementError, UsageError
 from fuseproof.harness.campaign.folder import Campaign
 from fuseproof.harness.campaign.interrupts import Interrupts
-from fuseproof.harness.campaign.model_ledger import read
+from fuseproof.harness.campaign.model_ledger import chosen_root, read
 from fuseproof.harness.campaign.records import SlotRecord
 from fuseproof.harness.campaign.session import CampaignSession
 from fuseproof.schedules.order import PlannedSlot
@@ -266,7 +267,91 @@ def test_cleaning_needs_a_root_of_its_own(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_one_cache_is_named_once(tmp_path: Path) -> None:
     own = plan(candidate={"env": {"HF_HOME": "/elsewhere"}})
-    with pytest.raises(UsageError, match="env sets HF_HOME, and --model-cache-root names"):
+    with pytest.raises(UsageError, match="sets HF_HOME, and --model-cache-root names"):
         wanted_weights(own, tmp_path, tmp_path / "root")
     caches = {want.cache for want in wanted_weights(own, tmp_path, None)}
     assert Path("/elsewhere/hub") in caches
+
+
+def test_a_campaign_never_lies_in_what_its_cache_keeps(hub: FakeHub, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    with pytest.raises(UsageError, match="could remove it"):
+        run(HubWeights(root, True), root / FOLDER / "c", Watching())
+    with pytest.raises(UsageError, match="lies in the campaign's own folder"):
+        run(HubWeights(tmp_path / "c" / "cache"), tmp_path / "c", Watching())
+    assert (False, False, []) == (root.exists(), (tmp_path / "c").exists(), hub.asked)
+
+
+def test_a_dry_run_refuses_what_the_run_would(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["abba", "--aa", f"--model-cache-root={tmp_path / 'c' / 'cache'}", f"--output={tmp_path / 'c'}"]
+    assert 2 == main([*words, "--dry-run"])
+    assert "lies in the campaign's own folder" in capsys.readouterr().err
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_a_linked_repository_is_refused_before_anything_is_fetched(hub: FakeHub, tmp_path: Path) -> None:
+    root, theirs = tmp_path / "root", tmp_path / "theirs"
+    for folder in (root, theirs):
+        folder.mkdir()
+    (root / FOLDER).symlink_to(theirs)
+    with pytest.raises(UsageError, match=f"would remove weights of {MODEL}, and .*{FOLDER} is a link"):
+        run(HubWeights(root, True), tmp_path / "c", Watching())
+    assert ([], []) == (hub.downloads(), list(theirs.iterdir()))
+
+
+SECRET_ROOT = "root_hf_abcdefghijklmnopqrstuv"
+
+
+@pytest.mark.parametrize("named", ["redacted", "home", "edited"])
+def test_a_resumed_campaign_knows_its_root_or_asks_for_it(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    """The ledger is made to be published, so it may not hold the path that the campaign began with."""
+    monkeypatch.setenv("HOME", str(tmp_path / "anna"))
+    root = {"redacted": tmp_path / SECRET_ROOT, "home": tmp_path / "anna" / "root", "edited": tmp_path / "root"}[named]
+    interrupted = ScriptedExecutor({"cell/01-2-B": "INTERRUPTED"})
+    assert "interrupted" == run(HubWeights(root, True), tmp_path / "c", interrupted)
+    monkeypatch.setenv("HOME", str(tmp_path / "bert"))
+    if named == "edited":
+        other = tmp_path / "other"
+        run(HubWeights(other), tmp_path / "d", Watching())
+        ledger = tmp_path / "c" / "model-cache.jsonl"
+        ledger.write_text(ledger.read_text().replace(str(root), str(other)))
+    before = sorted(tmp_path.rglob("models--*"))
+    session = CampaignSession(["fuseproof"], {}, Watching(), Notes(), weights=HubWeights())
+    with pytest.raises(UsageError, match="no folder here is the one that this campaign began with") as caught:
+        session.resume(tmp_path / "c", None)
+    assert "--model-cache-root DIR --cleanup-model-cache" in str(caught.value.next_step)
+    assert before == sorted(tmp_path.rglob("models--*"))
+    session.weights = HubWeights(root, True)
+    assert "complete" == session.resume(tmp_path / "c", None).status
+    assert not (root / FOLDER).exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        pytest.param("[1]", r"line 1: \[1\] is no JSON object", id="list"),
+        pytest.param("null", "line 1: None is no JSON object", id="null"),
+        pytest.param("{", "cannot be read", id="half-a-line"),
+        pytest.param('{"root": true, "cache_dir": 5}', "key cache_dir is 5, and a text was expected", id="number"),
+        pytest.param('{"root": true, "cache_dir": "/x"}', "key root_id is None", id="no-id"),
+        pytest.param(
+            '{"root": true, "cache_dir": "~nouserx/q", "root_id": "x", "cleans": false}', "no folder here", id="no-home"
+        ),
+        pytest.param('{"root": true, "cache_dir": "/x", "root_id": "x", "cleans": 1}', "key cleans is 1", id="cleans"),
+        pytest.param('{"root": true, "cache_dir": "q", "root_id": "x", "cleans": true}', "no folder here", id="other"),
+    ],
+)
+def test_an_odd_ledger_is_one_sentence_and_makes_no_folder(tmp_path: Path, line: str, said: str) -> None:
+    (tmp_path / "model-cache.jsonl").write_text(line + "\n")
+    with pytest.raises(FuseproofError, match=said):
+        chosen_root(tmp_path)
+    assert ["model-cache.jsonl"] == [path.name for path in tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("text", ["", " "])
+@pytest.mark.parametrize("field", ["from_stored", "model_cache_root", "resume", "output"])
+def test_an_empty_path_is_not_the_present_folder(field: str, text: str) -> None:
+    with pytest.raises(UsageError, match=r"--[a-z-]+ is ' ?'; a path was expected"):
+        options_from({field: text})

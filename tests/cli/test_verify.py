@@ -52,6 +52,17 @@ def test_red(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert captured.out.splitlines()[-1].startswith("  next: ")
 
 
+def test_a_link_is_not_sent_to_the_report(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "figures").mkdir(exist_ok=True)
+    (folder / "figures" / "panda-sheet.png").unlink(missing_ok=True)
+    (folder / "figures" / "panda-sheet.png").symlink_to(folder / "report.md")
+    assert 1 == main(["verify", str(folder)])
+    advice = capsys.readouterr().out.splitlines()[-1]
+    assert (True, False) == ("Put a file in the place of every link" in advice, "fuseproof report" in advice)
+    assert 1 == main(["report", str(folder)])
+    assert "figures/panda-sheet.png is a link" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("is_edited", [False, True])
 def test_json(folder: Path, capsys: pytest.CaptureFixture[str], is_edited: bool) -> None:
     if is_edited:

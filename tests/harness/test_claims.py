@@ -16,6 +16,7 @@ from fuseproof.harness.campaign.folder import Campaign
 from fuseproof.harness.report import render_markdown
 from fuseproof.schedules.plan import Arm
 from tests.harness.campaign_builder import CampaignBuilder, Run
+from tests.harness.old_evidence import LONGLIVE2, imported
 
 FASTER = ((10.0, 9.5, 9.51, 10.02), (9.52, 10.01, 10.03, 9.5))
 SLOWER = ((9.5, 10.0, 10.02, 9.51), (10.01, 9.52, 9.5, 10.03))
@@ -111,6 +112,16 @@ def test_a_speed_is_not_claimed_of_outputs_that_break_the_contract(tmp_path: Pat
 def test_a_campaign_that_lost_a_block_claims_nothing(tmp_path: Path) -> None:
     found = claim_of(CampaignBuilder(tmp_path / "c", blocks=3).blocks(FASTER))
     assert ("only 2 of 3 planned blocks are complete",) == found.because
+
+
+def test_a_block_that_the_files_skip_is_no_planned_one_and_still_forbids_the_claim(tmp_path: Path) -> None:
+    """The dumps are of blocks r1 and r3: how many were planned is not known, and r2 is somewhere else."""
+    analysis = imported(tmp_path, LONGLIVE2)
+    because = "block 2 is not among the files given, though later ones are, and nothing says why"
+    assert (because,) == claims(analysis)[0].because
+    assert analysis.summary_lines()[0].endswith(" Not claimed: see below.")
+    summary = render_markdown(analysis).partition("## Setup")[0]
+    assert f"Not claimed, because {because}." in summary and "COMMITS_DIFFER: the candidate runs" in summary
 
 
 def test_blocks_that_a_reader_chose_claim_nothing(tmp_path: Path) -> None:

@@ -106,6 +106,15 @@ def test_reasons_stand_beside_their_own_arm(tmp_path: Path) -> None:
     assert [["", "1 key(s): 100 % of values differ"], ["not requested", ""]] == [row[-2:] for row in cells]
 
 
+def test_a_baseline_that_asked_for_fast_paths_and_ran_none_is_said(tmp_path: Path) -> None:
+    idle = {"state": "declined", "reason": "weights.0 is torch.nn.Linear, whose forward was replaced", "calls_fused": 0}
+    analysis = analysed(campaign(tmp_path / "c", {"a": idle}, {"a": FUSED}))
+    told = {warning.code: warning.detail for warning in analysis.cells[0].warnings}
+    assert "the baseline asked for fast paths (auto) and made no fused call" == told["BASELINE_NOT_FUSED"]
+    off = analysed(campaign(tmp_path / "off", {"a": OFF}, {"a": FUSED}))
+    assert "BASELINE_NOT_FUSED" not in {warning.code for warning in off.cells[0].warnings}
+
+
 def test_reused_values_are_named(tmp_path: Path) -> None:
     text = render_markdown(analysed(campaign(tmp_path / "c", {"a": OFF}, {"a": FUSED})))
     assert "Eager calls beside fused ones at a are no fallback" in text

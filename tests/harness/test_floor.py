@@ -13,7 +13,7 @@ from fuseproof.cli.main import main
 from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.harness.analysis.campaign import CellAnalysis, analyse
 from fuseproof.harness.analysis.floor import obstacles_of
-from fuseproof.harness.campaign.floors import KEPT_FLOOR, keep_floor, kept_floor, read_floor
+from fuseproof.harness.campaign.floors import KEPT_FLOOR, keep_floor, kept_floor, read_floor, remove_floor
 from fuseproof.harness.campaign.folder import Campaign
 from fuseproof.harness.report import render_markdown, write_report
 from fuseproof.harness.report.write import stale_files
@@ -70,6 +70,20 @@ def test_the_floor_of_the_same_card_is_printed_beside_the_effect(tmp_path: Path)
     assert "no word changes by the floor" in text
     assert any("A/A on the same card" in line for line in analysis.summary_lines())
     assert cell.floor.found.reach == analysis.to_json()["cells"][0]["floor"]["reach"]
+
+
+@pytest.mark.parametrize("place", ["floor", KEPT_FLOOR])
+def test_a_floor_is_neither_kept_nor_removed_through_a_link(tmp_path: Path, place: str) -> None:
+    campaign, outside = campaign_of(tmp_path / "c"), tmp_path / "outside"
+    floor = read_floor(floor_of(tmp_path / "aa"))
+    keep_floor(floor, campaign)
+    (campaign / place).rename(outside)
+    (campaign / place).symlink_to(outside)
+    before = sorted(tmp_path.rglob("*"))
+    for change in (lambda: keep_floor(floor, campaign), lambda: remove_floor(campaign)):
+        with pytest.raises(FuseproofError, match=f"{place} is a link"):
+            change()
+    assert before == sorted(tmp_path.rglob("*"))
 
 
 def test_an_effect_inside_the_floor_keeps_its_word_and_gets_a_warning(tmp_path: Path) -> None:
@@ -150,6 +164,8 @@ def test_a_campaign_keeps_one_floor(tmp_path: Path) -> None:
     [
         pytest.param("{", "is no noise floor", id="no-json"),
         pytest.param("[]", "schema is None", id="a-list"),
+        pytest.param(f"[{'9' * 5000}]", "a number in it has too many digits", id="digits"),
+        pytest.param("[" * 100_000, "is no noise floor", id="depth"),
         pytest.param('{"schema": "fuseproof.report/1"}', "schema is 'fuseproof.report/1'", id="a-report"),
         pytest.param('{"schema": "fuseproof.floor/1"}', "key campaign is missing", id="keys"),
     ],

@@ -227,7 +227,7 @@ def test_changes_that_are_not_committed_are_remarked_upon_where_head_is_measured
     (repo / "fuseproof" / "__init__.py").write_text("GREY = 99\n")
     (repo / "untracked.txt").write_text("a campaign of its own")
     (told,) = unmeasured_changes(plan, resolve_arms(plan, tmp_path))
-    assert told.startswith("arm 'new' is the commit ") and "not committed (fuseproof/__init__.py)" in told
+    assert told.startswith("arm 'new' (main) is commit ") and "not committed (fuseproof/__init__.py)" in told
 
 
 def test_a_resumed_campaign_keeps_its_commits_when_the_branch_moves(tmp_path: Path) -> None:

@@ -70,17 +70,32 @@ def test_a_campaign_without_gpus_has_no_conditions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("clock", "word"),
+    ("clock", "word", "reasons", "warnings"),
     [
-        pytest.param(1980.0 * 1.0101, Word.INCONCLUSIVE, id="just-above-the-limit"),
-        pytest.param(1980.0 * 1.0099, Word.FASTER, id="just-below"),
-        pytest.param(1980.0 * 0.98, Word.INCONCLUSIVE, id="slower-clock"),
+        pytest.param(1980.0 * 1.0101, Word.INCONCLUSIVE, ["CLOCK_CHANGED"], [], id="just-above-the-limit"),
+        pytest.param(1980.0 * 1.0099, Word.FASTER, [], [], id="just-below"),
+        pytest.param(1980.0 * 0.98, Word.FASTER, [], ["CLOCK_AGAINST_EFFECT"], id="ahead-at-a-lower-clock"),
     ],
 )
-def test_clocks_that_differ_by_more_than_a_percent_forbid_a_verdict(tmp_path: Path, clock: float, word: Word) -> None:
+def test_a_clock_that_may_be_the_effect_forbids_a_verdict(
+    tmp_path: Path, clock: float, word: Word, reasons: list[str], warnings: list[str]
+) -> None:
     cell = judged(tmp_path, lambda arm: gpu(phase(clock if arm == "B" else 1980.0)))
-    assert word is cell.word
-    assert (["CLOCK_CHANGED"] if word is Word.INCONCLUSIVE else []) == codes(cell)[0]
+    assert (word, (reasons, warnings)) == (cell.word, codes(cell))
+
+
+def test_a_lower_clock_forbids_what_it_may_explain(tmp_path: Path) -> None:
+    """The candidate is slower at a lower clock; or as fast, at a clock that is not."""
+    slower = [(10.0, 10.5, 10.51, 10.01), (10.5, 10.02, 10.0, 10.49)]
+    same = [(10.0, 10.001, 10.0, 10.001), (10.0, 10.001, 10.0, 10.001)]
+    for name, times in (("slower", slower), ("same", same)):
+        cell = judged(tmp_path / name, lambda arm: gpu(phase(1900.0 if arm == "B" else 1980.0)), worker=times)
+        assert (Word.INCONCLUSIVE, ["CLOCK_CHANGED"]) == (cell.word, codes(cell)[0])
+
+
+def test_a_win_at_a_lower_clock_is_larger_in_cycles(tmp_path: Path) -> None:
+    cell = judged(tmp_path, lambda arm: gpu(phase(1782.0 if arm == "B" else 1980.0)))
+    assert "5.00 % less time is 14.50 % less cycles" in cell.warnings[0].detail
 
 
 def test_the_win_of_a_higher_clock_is_named_in_cycles(tmp_path: Path) -> None:

@@ -236,8 +236,8 @@ def test_the_manifest_of_the_docs_is_one_and_names_every_key() -> None:
 
 def test_dump_that_fits_no_label_is_not_dropped(tmp_path: Path) -> None:
     folder = tmp_path / "runs"
-    write_block(folder, "r1", (10.0, 9.5, 9.51, 10.02), name="i2v-{block}-{arm}")
-    write_block(folder, "r2", (10.0, 9.5, 9.51, 10.02), name="{block}-{arm}")
+    write_block(folder, 1, name="i2v-r{block}-{arm}")
+    write_block(folder, 2)
     (folder / "notes.json").write_text("{}", encoding="utf-8")
     with pytest.raises(
         UsageError, match=r"4 of 8 perf dumps do not fit --labels .*r2-a1\.json, .* and 1 more"
@@ -251,7 +251,7 @@ def test_dump_that_fits_no_label_is_not_dropped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("labels", "names"), [(None, ("baseline", "candidate")), ("{arm}", ("a", "b"))])
 def test_two_dumps_without_numbers_are_no_block(tmp_path: Path, labels: str | None, names: tuple[str, str]) -> None:
     folder = tmp_path / "pair"
-    paths = write_block(folder, "r1", (10.0, 9.5, 9.51, 10.02))
+    paths = write_block(folder)
     for path, name in zip(paths[:2], names, strict=True):
         path.rename(folder / f"{name}.json")
     for path in paths[2:]:

@@ -14,10 +14,13 @@ import pytest
 from PIL import Image, PngImagePlugin
 
 from fuseproof.errors import UsageError
+from fuseproof.harness.analysis.output_pairs import ComparedPair
+from fuseproof.harness.analysis.sentences import pair_text
 from fuseproof.harness.media.comparison import (
     MediaComparison,
     compare_pictures,
     degenerate_reason,
+    distance_text,
     load_image,
     share_text,
 )
@@ -392,3 +395,20 @@ def test_share_text_rounds_neither_to_none_nor_to_all(expected: str, share: floa
 def test_comparing_loads_no_torch() -> None:
     code = "import sys, fuseproof.harness.media.folders, fuseproof.harness.media.diff; sys.exit('torch' in sys.modules)"
     assert 0 == subprocess.run([sys.executable, "-c", code], check=False).returncode
+
+
+@pytest.mark.parametrize(
+    ("expected", "distance"),
+    [("n/a", None), ("0", 0.0), ("255", 255.0), ("9.537e-07", 2.0**-20), ("0.5", 0.5), ("1001", 1000.6)],
+)
+def test_a_distance_reads_0_only_when_it_is(expected: str, distance: float | None) -> None:
+    assert expected == distance_text(distance)
+
+
+def test_a_report_says_how_far_floats_are_apart(tmp_path: Path) -> None:
+    a = np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)
+    for name, pixels in (("a.npy", a), ("b.npy", a + np.float32(1e-3))):
+        np.save(tmp_path / name, pixels)
+    compared = compare_pictures(load_image(tmp_path / "a.npy"), load_image(tmp_path / "b.npy"))
+    pair = ComparedPair(0, None, "slots/c/01-1-A/outputs/a.npy", "slots/c/01-2-B/outputs/b.npy", compared, None, ())
+    assert "max |Δ| 0.001, 100 % of values differ" in pair_text(pair)

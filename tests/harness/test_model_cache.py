@@ -264,10 +264,10 @@ def test_a_claim_that_is_gone_or_was_edited_removes_nothing(root: CacheRoot) -> 
     edited["models"][0]["before"] = []
     claim_file(root).write_text(json.dumps(edited))
     with (
-        root.claimed(root.root.parent / "next", [ClaimedModel("owner/else", "cell/A")], cleans=True) as claim,
         pytest.raises(FuseproofError, match="it was changed after it was written"),
+        root.claimed(root.root.parent / "next", [MODEL], cleans=True),
     ):
-        root.sweep(claim)
+        pass
     assert pointer.is_file()
 
 

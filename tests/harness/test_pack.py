@@ -16,6 +16,7 @@ from fuseproof.harness.report.pack import Packed, pack_campaign
 from fuseproof.harness.report.pull_request import LONGEST_BODY, checked_base_url
 from fuseproof.harness.verification.verify import verify_campaign
 from tests.harness.campaign_builder import CampaignBuilder, Run, picture_png
+from tests.harness.old_evidence import imported, write_block, write_picture
 
 FASTER = ((10.0, 9.5, 9.51, 10.02), (9.52, 10.01, 10.03, 9.5))
 ASSETS = ("panda-01-1-A-1.png", "panda-01-2-B-1.png")
@@ -340,3 +341,26 @@ def test_what_a_killed_session_left_is_not_packed(folder: Path, tmp_path: Path) 
     (folder / ".fuseproof-17-0123abcd.tmp").write_text("x", encoding="utf-8")
     packed = pack_campaign(folder, tmp_path / "x.zip")
     assert not [name for name in zipfile.ZipFile(packed.archive).namelist() if name.endswith(".tmp")]
+
+
+def test_imported_campaign_without_outputs(tmp_path: Path) -> None:
+    dumps = write_block(tmp_path / "old")
+    for dump, number in zip(dumps, (1, 2, 2, 1), strict=True):
+        write_picture(dump, number)
+    folder = imported(tmp_path, tmp_path / "old").directory
+    light = unpacked(pack_campaign(folder, tmp_path / "c.zip", has_outputs=False).archive, tmp_path / "there")
+    assert "" == verify_campaign(light).first_text
+    assert [] == list(light.rglob("*.png"))
+
+
+def test_cells_that_are_read_against_each_other_without_outputs(tmp_path: Path) -> None:
+    cells = {"panda": {}, "quick": {"contract": "close: ssim>=0.5", "reference": "panda"}}
+    builder = CampaignBuilder(tmp_path / "campaign", cells=cells, blocks=1)
+    for cell, pictures in (("panda", (1, 1)), ("quick", (1, 3))):
+        builder.block(
+            [Run(worker_s=s, denoise_s=5.0, pictures=(pictures[arm == "B"],)) for arm, s in zip("ABBA", FASTER[0], strict=True)],
+            cell=cell,
+        )
+    write_report(builder.write())
+    packed = pack_campaign(builder.directory, tmp_path / "c.zip", has_outputs=False)
+    assert "" == verify_campaign(unpacked(packed.archive, tmp_path / "there")).first_text

@@ -8,7 +8,9 @@ import hashlib
 import io
 import re
 import shutil
+import struct
 import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,8 +19,10 @@ import pytest
 from PIL import Image
 from skimage.color import rgb2lab
 
+from fuseproof.errors import FuseproofError
 from fuseproof.harness.analysis.campaign import CampaignAnalysis
 from fuseproof.harness.analysis.runs import Run as AnalysedRun
+from fuseproof.harness.campaign.folder import Campaign
 from fuseproof.harness.report import render_html, render_markdown, stale_files, write_report
 from fuseproof.harness.report.canvas import png, scale_text, scaled, scaled_levels, step_of
 from fuseproof.harness.report.cell_pictures import cell_pictures
@@ -27,6 +31,7 @@ from fuseproof.harness.report.contact_sheet import MOST_COLUMNS, MOST_ROWS, WORS
 from fuseproof.harness.report.figure_files import MOST_CELLS, draw_figures
 from fuseproof.harness.report.pack import pack_campaign
 from fuseproof.harness.report.shown_outputs import OutputReader
+from fuseproof.harness.report.sums import checksums
 from fuseproof.harness.verification.verify import verify_campaign
 from fuseproof.schedules.order import arms_in_order, orientation
 from tests.harness.campaign_builder import CampaignBuilder, Run, picture_pixels
@@ -192,6 +197,70 @@ def test_a_figure_that_lies_is_found_and_drawn_again(tmp_path: Path, problem: st
     write_report(folder)
     assert right == (folder / SHEET).read_bytes()
     assert verify_campaign(folder).is_verified
+
+
+@pytest.mark.parametrize("place", ["figures", SHEET, "figures/other.txt", "report.md", "SHA256SUMS", "floor", "x"])
+def test_a_report_writes_and_signs_nothing_through_a_link(tmp_path: Path, place: str) -> None:
+    """Verification refuses links, so a report that kept them would send its reader in a circle."""
+    folder = differing(tmp_path).write()
+    analysis = write_report(folder)
+    outside = tmp_path / "outside"
+    if (folder / place).exists():
+        (folder / place).rename(outside)
+    else:
+        outside.write_text("mine")
+    (folder / place).symlink_to(outside)
+    before = {path: path.read_bytes() for path in (outside, *outside.rglob("*")) if path.is_file()}
+    assert place in stale_files(analysis)
+    with pytest.raises(FuseproofError, match=f"{re.escape(place)} is a link or a special file"):
+        write_report(folder)
+    assert before == {path: path.read_bytes() for path in (outside, *outside.rglob("*")) if path.is_file()}
+    assert [place] == [finding.file for finding in verify_campaign(folder).findings]
+
+
+def sign_again(folder: Path) -> None:
+    (folder / "SHA256SUMS").write_text(checksums(Campaign.open(folder)), encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["figures/x.html", "figures/below/panda-sheet.png", "figures/x-sheet.PNG"])
+def test_what_is_no_picture_of_the_report_is_never_signed_as_one(tmp_path: Path, name: str) -> None:
+    folder = differing(tmp_path).write()
+    analysis = write_report(folder)
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text("<script>alert(1)</script>")
+    assert name in stale_files(analysis)
+    with pytest.raises(FuseproofError, match=f"{name} is no picture of this report") as caught:
+        write_report(folder)
+    assert "Move it out" in str(caught.value.next_step)
+    sign_again(folder)
+    assert f"{name} belongs to no picture of this report" in {
+        finding.text for finding in verify_campaign(folder).findings
+    }
+    assert (folder / name).is_file()
+
+
+def bomb() -> bytes:
+    """A PNG that says that it has 3.6 thousand million pixels."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", 60000, 60000, 8, 2, 0, 0, 0)
+    pixels = zlib.compress(bytes(1000))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+
+
+def test_a_figure_that_says_it_is_huge_is_another_picture(tmp_path: Path) -> None:
+    folder = differing(tmp_path).write()
+    write_report(folder)
+    right = (folder / SHEET).read_bytes()
+    (folder / SHEET).write_bytes(bomb())
+    sign_again(folder)
+    assert [f"{SHEET} does not show what the outputs in the slots give"] == [
+        finding.text for finding in verify_campaign(folder).findings
+    ]
+    write_report(folder)
+    assert right == (folder / SHEET).read_bytes()
 
 
 def damaged(folder: Path, content: bytes) -> CampaignAnalysis:

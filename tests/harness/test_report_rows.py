@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from fuseproof.harness.campaign.arm_lineage import ArmLineage
 from fuseproof.harness.escape import markdown_code, markdown_text
 from fuseproof.harness.report import render_markdown
+from fuseproof.harness.report.arm_sources import source_rows
 from fuseproof.harness.report.layout import MAIN_LIMIT_BYTES, main_part
 from tests.harness.campaign_builder import CampaignBuilder, Run
 from tests.harness.test_report_claims import analysed, section
@@ -62,10 +64,22 @@ def test_all_cells_of_a_usual_campaign_are_in_both_tables(tmp_path: Path, cells:
         ("&#43; item", "+ item"),
         ("&#62; quote", "> quote"),
         ("&#35; heading", "# heading"),
+        ("@&#8203;torvalds and #&#8203;1, GH-&#8203;1", "@torvalds and #1, GH-1"),
+        ("owner/repo#&#8203;12 (@&#8203;a-b)", "owner/repo#12 (@a-b)"),
+        ("me@example.org, # of runs, @ 5 s", "me@example.org, # of runs, @ 5 s"),
+        ("&#38;#&#8203;35; &#124;", "&#35; |"),
     ],
 )
 def test_only_what_markdown_would_take_is_escaped(expected: str, text: str) -> None:
     assert expected == markdown_text(text)
+
+
+def test_what_stands_in_code_is_as_it_was() -> None:
+    """GitHub notifies nobody who is named in code, and a command is there to be copied."""
+    assert ("`@torvalds #1`", "<code>@torvalds &#124; #1</code>") == (
+        markdown_code("@torvalds #1"),
+        markdown_code("@torvalds | #1"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,3 +111,18 @@ def test_one_tilde_alone_is_readable_and_two_would_strike_out(expected: str, tex
 )
 def test_code_is_readable_as_it_stands_where_nothing_can_break_out(expected: str, text: str) -> None:
     assert expected == markdown_code(text)
+
+
+@pytest.mark.parametrize(
+    ("remote", "shown"),
+    [
+        ("/srv/work/main", " of a local repository (its folder is called 'main')"),
+        ("~/main", " of a local repository (its folder is called 'main')"),
+        ("file:///srv/main", " of a local repository (its folder is called 'main')"),
+        ("https://example.org/x/main", " of https://example.org/x/main"),
+        ("git@example.org:x/main.git", " of git@example.org:x/main.git"),
+    ],
+)
+def test_folder_of_a_repository_is_not_read_as_a_branch(remote: str, shown: str) -> None:
+    rows = source_rows({"A": ArmLineage(ref="HEAD", commit="c" * 40, remote=remote)}, 240, ("A",))
+    assert shown in rows[0][1]
