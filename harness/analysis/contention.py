@@ -7,6 +7,7 @@ found quiet before slot 1, and a warning stands beside the word.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from fuseproof.harness.analysis.runs import CellRuns, Run
@@ -94,7 +95,7 @@ def _disturbers(all_busy: Sequence[Contention], worst: Contention) -> list[str]:
     """Processes that used at least one percent, and a remainder where those of the worst run do not add up."""
     large = [process for busy in all_busy for process in busy.worst if process.cpu_share >= SMALLEST_SHARE_NAMED]
     names = list(dict.fromkeys(process.name for process in sorted(large, key=lambda process: -process.cpu_share)))
-    named = sum(process.cpu_share for process in worst.worst if process.cpu_share >= SMALLEST_SHARE_NAMED)
+    named = math.fsum(process.cpu_share for process in worst.worst if process.cpu_share >= SMALLEST_SHARE_NAMED)
     rest = (worst.other_cpu_share or 0.0) - named
     if rest >= SMALLEST_SHARE_NAMED:
         kind = "ended or short-lived" if len(worst.worst) < PROCESSES_NAMED else "other, ended or short-lived"

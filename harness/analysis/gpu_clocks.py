@@ -56,7 +56,7 @@ def clock_difference(
     """
     if not baseline or not other:
         return None
-    means = (sum(baseline) / len(baseline), sum(other) / len(other))
+    means = (math.fsum(baseline) / len(baseline), math.fsum(other) / len(other))
     too_few = None
     if fewest_samples < FEWEST_SAMPLES:
         too_few = f"a run has {fewest_samples} samples, {FEWEST_SAMPLES} are needed"
@@ -70,10 +70,10 @@ def _welch_half_width(first: Sequence[float], second: Sequence[float]) -> float:
     from scipy.special import stdtrit
 
     shares = [_variance(values) / len(values) for values in (first, second)]
-    total = sum(shares)
+    total = math.fsum(shares)
     if total == 0:
         return 0.0
-    freedom = total**2 / sum(
+    freedom = total**2 / math.fsum(
         share**2 / (len(values) - 1) for share, values in zip(shares, (first, second), strict=True)
     )
     return float(stdtrit(freedom, 0.5 + LEVEL / 2)) * math.sqrt(total)

@@ -9,6 +9,7 @@ compared between the arms, never judged by itself. Which cards count is chosen o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -111,7 +112,7 @@ def check_gpu_conditions(runs: CellRuns) -> GpuConditions | None:
         cpu_share=max(shares, default=None),
         reason=next((gpu.reason for gpu in looked if gpu.reason), None),
         longest_wait_s=max(waits, default=None),
-        total_wait_s=round(sum(waits), 3) if waits else None,
+        total_wait_s=round(math.fsum(waits), 3) if waits else None,
         clocks=() if basis is None or cards.unlike else _clocks(runs, basis, cards),
         cards=cards.uuids,
         unlike_cards=cards.unlike,
@@ -199,12 +200,12 @@ def _weighted(values: Iterable[tuple[float | None, int]]) -> float | None:
     """The mean of values with their numbers of samples; None where there is none."""
     known = [(value, samples) for value, samples in values if value is not None and samples]
     total = sum(samples for _, samples in known)
-    return sum(value * samples for value, samples in known) / total if total else None
+    return math.fsum(value * samples for value, samples in known) / total if total else None
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    return math.fsum(known) / len(known) if known else None
 
 
 def _highest(values: Iterable[float | None]) -> float | None:

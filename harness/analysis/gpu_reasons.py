@@ -236,5 +236,5 @@ def _log_effect(runs: CellRuns, timer: str, other: str) -> float | None:
         times = [seconds_of(run, timer) for run in runs.runs if run.record.arm == arm]
         if not times or not all(time is not None and math.isfinite(time) and time > 0 for time in times):
             return None
-        means.append(sum(math.log(time or math.nan) for time in times) / len(times))
+        means.append(math.fsum(math.log(time or math.nan) for time in times) / len(times))
     return means[1] - means[0]

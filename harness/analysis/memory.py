@@ -6,6 +6,7 @@ and the spread of one arm's own runs. A peak beyond what the machine can hold is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -40,7 +41,7 @@ def _device_used_mib(phase: str | None, *, is_sum: bool = False) -> Reader:
                 return None
             peaks.append(max(known))
         if is_sum:
-            return sum(peaks) if len(peaks) > 1 else None
+            return math.fsum(peaks) if len(peaks) > 1 else None
         return max(peaks, default=None)
 
     return read
@@ -156,8 +157,8 @@ def _row(
     return MemoryRow(
         kind=kind,
         title=title,
-        baseline_mib=sum(baseline) / len(baseline),
-        candidate_mib=sum(candidate) / len(candidate),
+        baseline_mib=math.fsum(baseline) / len(baseline),
+        candidate_mib=math.fsum(candidate) / len(candidate),
         baseline_largest_mib=max(baseline),
         candidate_largest_mib=max(candidate),
         same_arm_spread_mib=max(max(values) - min(values) for values in arms),

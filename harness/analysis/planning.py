@@ -54,9 +54,7 @@ def plans_of(metric: MetricResult) -> tuple[EffectPlan, ...]:
         return ()
     scatter = planning_scatter(comparison)
     return tuple(
-        EffectPlan(
-            effect, fewest_blocks(effect, scatter, min_effect=comparison.min_effect, arms=comparison.arm_count)
-        )
+        EffectPlan(effect, fewest_blocks(effect, scatter, min_effect=comparison.min_effect, arms=comparison.arm_count))
         for effect in _effects(comparison.min_effect)
     )
 

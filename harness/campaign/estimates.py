@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
@@ -102,7 +103,7 @@ def _number_after(flag: str, words: Sequence[str]) -> int | None:
 
 def _total(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return round(sum(known), 3) if len(known) == len(values) else None
+    return round(math.fsum(known), 3) if len(known) == len(values) else None
 
 
 def _free_mib(directory: Path) -> float | None:

@@ -160,7 +160,7 @@ class Campaign:
         if not source.is_file():
             raise FuseproofError(
                 f"{folder} is no campaign folder: it has no {CAMPAIGN_FILE}.",
-                next_step="Give a folder that `fuseproof abba` or `fuseproof import` wrote, or that was unpacked from an "
+                next_step="Give a folder that `fuseproof abba` or `fuseproof import` wrote, or one unpacked from an "
                 "archive of `fuseproof pack`.",
             )
         values = read_json_object(source)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -257,7 +258,7 @@ def _gaps_s(samples: Iterable[Mapping[str, Any]]) -> list[float]:
 
 def _mean(samples: Iterable[Mapping[str, Any]], key: str) -> float | None:
     values = _numbers(samples, key)
-    return round(sum(values) / len(values), 3) if values else None
+    return round(math.fsum(values) / len(values), 3) if values else None
 
 
 def _numbers(samples: Iterable[Mapping[str, Any]], key: str) -> list[float]:

@@ -49,7 +49,7 @@ def _largest_and_sum(peaks: list[float | None]) -> tuple[float | None, float | N
     known = [peak for peak in peaks if peak is not None]
     if len(known) != len(peaks):
         return None, None
-    return max(known), sum(known) if len(known) > 1 else None
+    return max(known), math.fsum(known) if len(known) > 1 else None
 
 
 def _peak(entry: Mapping[str, Any], key: str) -> float | None:

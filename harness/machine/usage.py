@@ -44,8 +44,8 @@ def machine_use() -> MachineUse:
     per_core = psutil.cpu_times(percpu=True)
     times = [per_core[core] for core in usable_cores() if core < len(per_core)] or per_core
     working = ("user", "nice", "system", "irq", "softirq")
-    busy_s = sum(getattr(core, name, 0.0) for core in times for name in working)
-    return MachineUse(busy_s, sum(getattr(core, "steal", 0.0) for core in times), read_quota_use_s())
+    busy_s = math.fsum(getattr(core, name, 0.0) for core in times for name in working)
+    return MachineUse(busy_s, math.fsum(getattr(core, "steal", 0.0) for core in times), read_quota_use_s())
 
 
 def capacity_cores(cores: int) -> float:

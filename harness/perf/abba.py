@@ -7,6 +7,7 @@ wrong order, an arm that is two programs, and one run that poses as two.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -142,7 +143,7 @@ def _work_checks(blocks: Sequence[AbbaBlock]) -> tuple[WorkCheck, ...]:
         for label, dump in zip(block.labels, block.dumps, strict=True)
         if dump is not reference
     ]
-    means_ms = [sum(dump.worker_ms for dump in _arm(blocks, arm)) / (2 * len(blocks)) for arm in "AB"]
+    means_ms = [math.fsum(dump.worker_ms for dump in _arm(blocks, arm)) / (2 * len(blocks)) for arm in "AB"]
     doubt = excessive_speedup(*means_ms)
     return (*checks, WorkCheck("the candidate arm", tuple(doubt), ())) if doubt else tuple(checks)
 

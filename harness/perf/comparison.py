@@ -6,6 +6,7 @@ The first dump is the baseline. A pair of runs is described, never judged: a ver
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -227,7 +228,7 @@ def _times(dumps: Sequence[PerfDump], requests: Sequence[RequestStatistics | Non
 
 
 def _saving_inside_ms(dump: PerfDump) -> float | None:
-    return sum(saving_stages_ms(dump).values()) or None
+    return math.fsum(saving_stages_ms(dump).values()) or None
 
 
 def _denoise_note(dumps: Sequence[PerfDump]) -> str:
@@ -242,7 +243,7 @@ def _unattributed(dumps: Sequence[PerfDump]) -> TimeRow:
 
 
 def _remainder(dump: PerfDump, client_ms: float | None) -> float:
-    stages_ms = sum(duration_ms for name, duration_ms in dump.run_stages.items() if name not in OUTSIDE_TOTAL)
+    stages_ms = math.fsum(duration_ms for name, duration_ms in dump.run_stages.items() if name not in OUTSIDE_TOTAL)
     if client_ms is None:
         return dump.worker_ms - stages_ms
     return client_ms - stages_ms - dump.timers.get("save_ms", 0.0)

@@ -8,6 +8,7 @@ a slot of a campaign is judged by. Reading is strict about every number that is 
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -152,9 +153,9 @@ def denoise_time(stages: Mapping[str, float], steps_ms: Sequence[float]) -> tupl
     """
     denoising = [duration_ms for name, duration_ms in stages.items() if is_denoising(name)]
     if denoising:
-        return sum(denoising), "stages"
+        return math.fsum(denoising), "stages"
     if steps_ms:
-        return sum(steps_ms), "steps"
+        return math.fsum(steps_ms), "steps"
     return None, None
 
 

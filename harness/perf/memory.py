@@ -8,6 +8,7 @@ never instead of it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -95,7 +96,7 @@ def request_peaks_gib(dumps: Sequence[PerfDump]) -> dict[str, float]:
     """Kind → request peak in GiB, the mean over ``dumps``; a kind that one of them lacks is left out."""
     peaks = [_request_peaks_gib(dump) for dump in dumps]
     shared = [kind for kind in KINDS if all(kind in peak for peak in peaks)]
-    return {kind: sum(peak[kind] for peak in peaks) / len(peaks) for kind in shared}
+    return {kind: math.fsum(peak[kind] for peak in peaks) / len(peaks) for kind in shared}
 
 
 def same_arm_spread_gib(arms: Sequence[Sequence[PerfDump]]) -> dict[str, float]:

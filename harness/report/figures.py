@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from fuseproof.errors import FuseproofError
@@ -88,7 +89,7 @@ def _stage_rows(means: Mapping[ArmLetter, Mapping[str, float]]) -> list[StageRow
     rows: list[StageRow] = [(name, baseline.get(name), candidate.get(name)) for name in longest[:MOST_STAGES]]
     rest = longest[MOST_STAGES:]
     if rest:
-        sums = [sum(arm.get(name, 0.0) for name in rest) for arm in (baseline, candidate)]
+        sums = [math.fsum(arm.get(name, 0.0) for name in rest) for arm in (baseline, candidate)]
         rows.append((f"{len(rest)} {OTHER_STAGES}", sums[0], sums[1]))
     return rows
 

@@ -10,6 +10,7 @@ of the command stays the one of its text.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -49,7 +50,7 @@ def render_junit(analysis: CampaignAnalysis) -> str:
     suites = [(CAMPAIGN_SUITE, [_campaign_check(analysis)], 0.0)]
     for cell in analysis.cells:
         slots = [slot for slot in cell.runs.slots if slot.arm == cell.runs.candidate or cell.runs.candidate == ARMS[1]]
-        spent_s = sum(slot.wall_s or 0.0 for slot in slots)
+        spent_s = math.fsum(slot.wall_s or 0.0 for slot in slots)
         suites.append((f"cell {cell.name}", cell_checks(cell), spent_s))
     for name, checks, spent_s in suites:
         root.append(_suite(name, checks, spent_s, cleaner))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from fuseproof.harness.analysis.campaign import CampaignAnalysis, CellAnalysis
@@ -76,7 +77,7 @@ def _sentences(all_conditions: Sequence[GpuConditions]) -> list[Text]:
     if waits:
         longest = max(gpu.longest_wait_s or 0.0 for gpu in all_conditions)
         found.append(
-            f"Between the slots the GPUs' memory was waited for: {number(sum(waits), 1)} s in all, at most "
+            f"Between the slots the GPUs' memory was waited for: {number(math.fsum(waits), 1)} s in all, at most "
             f"{number(longest, 1)} s after a slot."
         )
     return found

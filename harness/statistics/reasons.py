@@ -151,7 +151,7 @@ def curved_drift(comparison: Comparison) -> Reason:
         order: [block.reduction for block in comparison.blocks if block.orientation == order]
         for order in sorted({block.orientation for block in comparison.blocks})
     }
-    means = ", ".join(f"{order} {percent(sum(values) / len(values))}" for order, values in by_order.items())
+    means = ", ".join(f"{order} {percent(math.fsum(values) / len(values))}" for order, values in by_order.items())
     return Reason(
         "CURVED_DRIFT",
         f"the reduction depends on the order of the slots ({means}): the drift is curved",

@@ -57,8 +57,10 @@ def _sums(timers: Mapping[str, float], requests: list[dict[str, Any]], file: str
         if name not in timers or not numbers or len(numbers) != len(values):
             continue
         tally.count("sums")
-        if not math.isclose(timers[name], sum(numbers), rel_tol=0.0, abs_tol=TOLERANCE_MS):
-            yield Finding(file, None, f"timers.{name}", timers[name], sum(numbers), f"the sum of requests[].{name}")
+        if not math.isclose(timers[name], math.fsum(numbers), rel_tol=0.0, abs_tol=TOLERANCE_MS):
+            yield Finding(
+                file, None, f"timers.{name}", timers[name], math.fsum(numbers), f"the sum of requests[].{name}"
+            )
 
 
 def _unattributed(request: Mapping[str, Any], index: int, file: str, tally: Tally) -> Iterator[Finding]:
@@ -74,7 +76,7 @@ def _unattributed(request: Mapping[str, Any], index: int, file: str, tally: Tall
     if len(numbers) != len(durations):
         return
     tally.count("sums")
-    expected = worker - sum(numbers)
+    expected = worker - math.fsum(numbers)
     if not math.isclose(stated, expected, rel_tol=0.0, abs_tol=TOLERANCE_MS):
         place = f"requests[{index}].unattributed_ms"
         yield Finding(file, None, place, stated, expected, f"requests[{index}].worker_ms less its steps")

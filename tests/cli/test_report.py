@@ -65,7 +65,9 @@ def test_prints_what_it_writes(
 def test_check_writes_nothing_and_finds_differences(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert 1 == main(["report", str(folder), "--check"])
     said = error_of(capsys)
-    assert all(name in said for name in ("SHA256SUMS", "report.json", "report.md", "figures/", "changed, missing or new"))
+    assert all(
+        name in said for name in ("SHA256SUMS", "report.json", "report.md", "figures/", "changed, missing or new")
+    )
     assert not (folder / "report.md").exists()
     assert 0 == main(["report", str(folder)])
     capsys.readouterr()

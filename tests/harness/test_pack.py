@@ -358,7 +358,10 @@ def test_cells_that_are_read_against_each_other_without_outputs(tmp_path: Path) 
     builder = CampaignBuilder(tmp_path / "campaign", cells=cells, blocks=1)
     for cell, pictures in (("panda", (1, 1)), ("quick", (1, 3))):
         builder.block(
-            [Run(worker_s=s, denoise_s=5.0, pictures=(pictures[arm == "B"],)) for arm, s in zip("ABBA", FASTER[0], strict=True)],
+            [
+                Run(worker_s=s, denoise_s=5.0, pictures=(pictures[arm == "B"],))
+                for arm, s in zip("ABBA", FASTER[0], strict=True)
+            ],
             cell=cell,
         )
     write_report(builder.write())

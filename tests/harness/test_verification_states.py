@@ -69,7 +69,7 @@ def test_honest_folder(folder: Path) -> None:
         pytest.param({"returncode": 1}, "returncode is 1, but 0 by its state done", id="done with status 1"),
         pytest.param({"returncode": None}, "returncode is nothing, but 0", id="done with no status"),
         pytest.param({"wall_s": None}, "has no wall_s", id="no wall time"),
-        pytest.param({"ended": "1999-01-01T00:00:00+00:00"}, "or later\" by started", id="ended before it began"),
+        pytest.param({"ended": "1999-01-01T00:00:00+00:00"}, 'or later" by started', id="ended before it began"),
         pytest.param({"started": "yesterday"}, "has a started that is no moment", id="no moment"),
         pytest.param({"wall_s": 1.0, "ended_monotonic_s": 21.0}, "IMPOSSIBLE_TIME", id="shorter than its work"),
         pytest.param(
