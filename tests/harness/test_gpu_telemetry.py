@@ -345,7 +345,7 @@ def test_means_are_the_same_on_every_python(monkeypatch: pytest.MonkeyPatch) -> 
     assert round(plain_sum(powers) / len(powers), 3) != round(math.fsum(powers) / len(powers), 3)
     recording = GpuRecording(tuple(sample(15.0 + 0.01 * index, power_w=power) for index, power in enumerate(powers)))
     means = []
-    for adds in (plain_sum, math.fsum):
+    for adds in (plain_sum, compensated_sum):
         monkeypatch.setattr("builtins.sum", adds)
         means.append(slot_gpu(recording, PHASES))
     assert means[0] == means[1]
@@ -355,3 +355,8 @@ def plain_sum(values: Any, start: Any = 0) -> Any:
     for value in values:
         start = start + value
     return start
+
+
+def compensated_sum(values: Any, start: Any = 0) -> Any:
+    terms = list(values)
+    return math.fsum(terms) if any(isinstance(term, float) for term in terms) else plain_sum(terms, start)
