@@ -57,7 +57,7 @@ class Launch:
     tile: int = 16
     tiles: int = 2
     num_warps: int = 4
-    fold: str = "lanes"
+    fold: str = "halves"
 
 
 _LAUNCH = Launch()  # 8 threads a head, a 16-byte load of each half; a program reads cos and sin once for 32 heads

@@ -25,7 +25,7 @@ ROUND = LANES * VECTOR
 """Columns that a warp takes in one round."""
 ROWS, NUM_WARPS = 4, 4
 """A program takes a row a warp, which needs no shared memory, and reads it twice: once to sum, once to write."""
-PROGRAMS_PER_PROCESSOR = 4
+PROGRAMS_PER_PROCESSOR = 8
 """Programs loop over the rows, so that the rows between their two readings (32 kB a program) fit in the first cache."""
 FEWEST_ROWS, WIDEST = 16, 8064
 LARGEST_NUMBER_OF_ELEMENTS = 2**29
