@@ -24,12 +24,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        pytest.param(["--plan-for=1.5%", "--scatter=0.5%"], "to resolve 1.5 %: 4 blocks find 1.25%", id="scatter"),
+        pytest.param(["--plan-for=1.5%", "--scatter=0.5%"], "to resolve 1.5 %: 4 blocks find 1.25 %", id="scatter"),
         pytest.param(["--plan-for=0.015", "--scatter=0.005"], "Run --blocks 4.", id="shares"),
-        pytest.param(["--plan-for=1%", "--scatter=0.1%"], "Lower the minimum effect: --min-effect 0.5%.", id="minimum"),
+        pytest.param(["--plan-for=1%", "--scatter=0.1%"], "--min-effect 0.5%; then 2 blocks find 0.56 %", id="minimum"),
         pytest.param(["--plan-for=1%", "--scatter=0.1%", "--min-effect=0.5%"], "Run --blocks 2.", id="smaller minimum"),
         pytest.param(["--plan-for=1.2%", "--scatter=5%"], "Use a larger workload", id="too noisy"),
-        pytest.param(["--plan-for=2%", "--from-campaign=campaign"], "panda, Worker E2E (measured 0.", id="campaign"),
+        pytest.param(
+            ["--plan-for=2%", "--from-campaign=campaign"],
+            "panda, Worker E2E (one run scatters by 0.107 %",
+            id="campaign",
+        ),
     ],
 )
 def test_the_number_of_blocks_is_printed(
