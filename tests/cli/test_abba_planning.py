@@ -31,7 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         pytest.param(["--plan-for=1.2%", "--scatter=5%"], "Use a larger workload", id="too noisy"),
         pytest.param(
             ["--plan-for=2%", "--from-campaign=campaign"],
-            "panda, Worker E2E (one run scatters by 0.107 %",
+            "(one run scatters by 0.107 %",
             id="campaign",
         ),
     ],
