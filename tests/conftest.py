@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 
 if shutil.which("nvidia-smi") is None:
@@ -19,3 +20,8 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     # Campaigns of two workers would refuse each other: their locks lie in the temporary folder.
     os.environ["TMPDIR"] = tempfile.mkdtemp(prefix=f"fuseproof-{worker}-")
     tempfile.tempdir = None
+
+# A shell starts background jobs with interrupts ignored, and their children inherit that: tests of Ctrl-C would wait.
+for interrupt in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(interrupt) == signal.SIG_IGN:
+        signal.signal(interrupt, signal.default_int_handler if interrupt == signal.SIGINT else signal.SIG_DFL)
