@@ -9,20 +9,11 @@ from typing import TYPE_CHECKING, Literal
 from fuseproof.cli import fastpath_rules, raw_arrays
 from fuseproof.cli.option_fields import flag_name
 from fuseproof.errors import UsageError
+from fuseproof.harness.perf.parallelism import PARALLEL_FLAGS
 
 if TYPE_CHECKING:
     from fuseproof.cli.generate_options import GenerateOptions
 
-PARALLEL_FLAGS = (
-    "num_gpus",
-    "tp_size",
-    "sp_degree",
-    "ulysses_degree",
-    "ring_degree",
-    "dp_size",
-    "cfg_parallel_size",
-    "enable_cfg_parallel",
-)
 PROFILE_FLAGS = ("profile", "profile_all_stages", "num_profiled_timesteps")
 OTHER_FORMATS = frozenset({".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".mp4", ".webm", ".mov"})
 

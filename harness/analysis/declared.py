@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Iterable
 
 from fuseproof.harness.perf import determinism
+from fuseproof.harness.perf.parallelism import PARALLEL_FLAGS
 from fuseproof.schedules.plan import Arm
 
 PROGRAM_KEYS = ("command", "ref", "repo", "setup", "python", "imports")
@@ -28,20 +29,7 @@ SETTING_VARIABLES = {
     "GPUs": frozenset({"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES"}),
 }
 """A recorded setting → the variables that decide it."""
-CARD_FLAGS = frozenset(
-    {
-        "device",
-        "base_gpu_id",
-        "num_gpus",
-        "tp_size",
-        "sp_degree",
-        "ulysses_degree",
-        "ring_degree",
-        "dp_size",
-        "cfg_parallel_size",
-        "enable_cfg_parallel",
-    }
-)
+CARD_FLAGS = frozenset({"device", "base_gpu_id", *PARALLEL_FLAGS})
 """Flags that decide which cards an arm works on, and how many."""
 NO_FLAG = "words before any flag"
 SWITCHED_ON = frozenset({"", "true", "on"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fuseproof.harness.perf import determinism, graphs
+from fuseproof.harness.perf.parallelism import PARALLEL_FLAGS
 
 SETTINGS = {
     "backend": "backend",
@@ -18,14 +19,7 @@ SETTINGS = {
         flag: flag
         for flag in (
             "performance_mode",
-            "num_gpus",
-            "tp_size",
-            "sp_degree",
-            "ulysses_degree",
-            "ring_degree",
-            "dp_size",
-            "cfg_parallel_size",
-            "enable_cfg_parallel",
+            *PARALLEL_FLAGS,
             "dit_cpu_offload",
             "dit_layerwise_offload",
             "text_encoder_cpu_offload",

@@ -18,9 +18,8 @@ from fuseproof.harness.campaign.arm_places import ArmPlace
 from fuseproof.harness.campaign.folder import Campaign
 from fuseproof.harness.campaign.interrupts import Interrupts
 from fuseproof.harness.campaign.records import SlotRecord
-from fuseproof.harness.campaign.runner import BlockLoop, SessionInterruptedError
+from fuseproof.harness.campaign.runner import BlockLoop, SessionInterruptedError, SilentObserver
 from fuseproof.harness.campaign.slots import SlotExecutor
-from fuseproof.schedules.order import PlannedSlot
 from fuseproof.schedules.plan import Plan
 
 
@@ -84,19 +83,10 @@ class CampaignBranch(Campaign):
 
 
 @dataclass
-class KeptRemarks:
+class KeptRemarks(SilentObserver):
     """An observer that keeps what is remarked, for the program that handed the task out."""
 
     remarks: list[str] = field(default_factory=list)
-
-    def campaign_started(self, campaign: Campaign) -> None:
-        return
-
-    def slot_started(self, slot: PlannedSlot) -> None:
-        return
-
-    def slot_finished(self, record: SlotRecord) -> None:
-        return
 
     def remark(self, text: str) -> None:
         self.remarks.append(text)
