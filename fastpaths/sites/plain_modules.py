@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import torch
 from torch import nn
 
@@ -13,6 +15,17 @@ BLOCK_DTYPES = (torch.bfloat16, torch.float32)
 def is_hooked(module: nn.Module) -> bool:
     """Whether calling the module does anything besides its class's own forward."""
     return bool(not runs_its_own(module) or module._forward_hooks or module._forward_pre_hooks)
+
+
+def plain_children(parent: nn.Module, names: Iterable[str]) -> frozenset[str]:
+    """Those children of ``parent`` that do nothing, at any depth, besides their classes' own forwards."""
+    return frozenset(name for name in names if not any(map(is_hooked, getattr(parent, name).modules())))
+
+
+def modules_of_children(parent: nn.Module, names: Iterable[str]) -> Iterator[nn.Module]:
+    """Every module of those children of ``parent``, at any depth."""
+    for name in names:
+        yield from getattr(parent, name).modules()
 
 
 def hook_reason(name: str, module: nn.Module) -> str:

@@ -15,7 +15,13 @@ from torch import nn
 from fuseproof.fastpaths.foreign_code import foreign_reason
 from fuseproof.fastpaths.replacements import is_replaced
 from fuseproof.fastpaths.sites.packed_weights import packing_reason
-from fuseproof.fastpaths.sites.plain_modules import hook_reason, is_hooked, weights_reason
+from fuseproof.fastpaths.sites.plain_modules import (
+    hook_reason,
+    is_hooked,
+    modules_of_children,
+    plain_children,
+    weights_reason,
+)
 
 TRANSFORMER_CLASS = "ErnieImageTransformer2DModel"
 AROUND_THE_BLOCKS = ("final_norm", "x_embedder", "final_linear")
@@ -78,15 +84,12 @@ def held_reasons(transformer: Any) -> dict[str, str]:
 
 def plain(transformer: Any) -> frozenset[str]:
     """Which of :data:`AROUND_THE_BLOCKS` do nothing besides their classes' own forwards."""
-    return frozenset(
-        name for name in AROUND_THE_BLOCKS if not any(map(is_hooked, getattr(transformer, name).modules()))
-    )
+    return plain_children(transformer, AROUND_THE_BLOCKS)
 
 
 def modules_around(transformer: Any) -> Iterator[nn.Module]:
     """Every module of :data:`AROUND_THE_BLOCKS`: hooks on these are heard, whenever they come."""
-    for name in AROUND_THE_BLOCKS:
-        yield from getattr(transformer, name).modules()
+    return modules_of_children(transformer, AROUND_THE_BLOCKS)
 
 
 def rewritten_modules(transformer: Any) -> Iterator[tuple[str, nn.Module]]:

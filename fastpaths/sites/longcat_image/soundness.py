@@ -12,7 +12,13 @@ from typing import Any
 
 from torch import nn
 
-from fuseproof.fastpaths.sites.plain_modules import hook_reason, is_hooked, weights_reason
+from fuseproof.fastpaths.sites.plain_modules import (
+    hook_reason,
+    is_hooked,
+    modules_of_children,
+    plain_children,
+    weights_reason,
+)
 
 AROUND_THE_BLOCKS = ("norm_out", "x_embedder", "proj_out")
 """Modules that the rewrite reads the weights of while they are plain, and calls where somebody has hooked them."""
@@ -46,15 +52,12 @@ def reject_reason(transformer: Any) -> str | None:
 
 def plain(transformer: Any) -> frozenset[str]:
     """Which of :data:`AROUND_THE_BLOCKS` do nothing besides their classes' own forwards."""
-    return frozenset(
-        name for name in AROUND_THE_BLOCKS if not any(map(is_hooked, getattr(transformer, name).modules()))
-    )
+    return plain_children(transformer, AROUND_THE_BLOCKS)
 
 
 def modules_around(transformer: Any) -> Iterator[nn.Module]:
     """Every module of :data:`AROUND_THE_BLOCKS`: hooks on these are heard, whenever they come."""
-    for name in AROUND_THE_BLOCKS:
-        yield from getattr(transformer, name).modules()
+    return modules_of_children(transformer, AROUND_THE_BLOCKS)
 
 
 def rewritten_modules(transformer: Any) -> Iterator[tuple[str, nn.Module]]:
