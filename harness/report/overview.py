@@ -88,6 +88,8 @@ def _many_cells_summary(analysis: CampaignAnalysis, layout: Layout) -> tuple[Par
     cells = analysis.cells
     shown = notable_cells(analysis)[: min(MOST_SUMMARY_CELLS, layout.rows)]
     lines: list[Text] = [_cell_line(cell) for cell in shown]
+    if len(cells) > len(shown):
+        lines.append(f"… and {count(len(cells) - len(shown), f'more {analysis.noun}')}: Result has them all.")
     unclaimed = unclaimed_texts(analysis)
     lines += [(Strong(name), f": {text}.") for name, text in unclaimed[:MOST_SUMMARY_CELLS]]
     if len(unclaimed) > MOST_SUMMARY_CELLS:

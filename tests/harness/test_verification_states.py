@@ -15,7 +15,7 @@ import pytest
 from fuseproof.errors import FuseproofError
 from fuseproof.harness.report import write_report
 from fuseproof.harness.verification.verify import verify_campaign
-from tests.harness.campaign_builder import CampaignBuilder, Run
+from tests.harness.campaign_builder import REQUEST_FLAGS, CampaignBuilder, Run
 from tests.harness.test_verification import origin_of, sign
 
 FASTER = ((10.0, 9.5, 9.51, 10.02), (9.52, 10.01, 10.03, 9.5))
@@ -286,6 +286,28 @@ def test_block_number_beyond_every_plan(folder: Path) -> None:
 def test_frames_listing_that_is_gone(folder: Path) -> None:
     (folder / SLOT / "frames.sha256").unlink()
     assert f"{SLOT}/frames.sha256 is missing" in found(folder)
+
+
+@pytest.mark.parametrize(
+    ("steps", "skipped", "text"),
+    [
+        pytest.param(5, [6, 7], "", id="lengthened to meet both kinds of step"),
+        pytest.param(1, [6, 7], 'warmup_steps is 1, but "2" by', id="shortened"),
+        pytest.param(5, [], 'warmup_steps is 5, but "2" by', id="no reason to lengthen it"),
+    ],
+)
+def test_warm_up_of_a_quality_that_skips_guidance(tmp_path: Path, steps: int, skipped: list[int], text: str) -> None:
+    flags = f"{REQUEST_FLAGS} --quality high --warmup-steps 2"
+    builder = CampaignBuilder(
+        tmp_path / "c",
+        blocks=1,
+        cells={"panda": {"flags": flags}},
+        command=("fuseproof", "abba", "synthetic", "--blocks", "1"),
+    )
+    config = {"quality": "high", "warmup_steps": steps, "guidance_skipped_steps": skipped}
+    builder.block([Run(worker_s=seconds, denoise_s=5.0, config=config) for seconds in FASTER[0]])
+    lie = found(builder.write())
+    assert (text in lie) if text else lie == ""
 
 
 def test_outputs_that_are_kept_silent(folder: Path) -> None:
