@@ -13,7 +13,7 @@ LARGEST_PERCENT = 1.0
 beside a result of 0, the last place of another tanh is thousands of ulp."""
 SUMS = "a CPU adds up a row in another order than the card, whose order this kernel follows"
 TANH = "a CPU's tanh differs from the card's in its last places, which shows most where the result is near 0"
-ERF = "a CPU's erf differs from the card's in its last places, which shows most where the result is near 0"
+ERF = "a CPU takes another erf for the last few values of a tensor than for the rest, and this kernel one for all"
 EXP = "a CPU adds up a group in another order, and takes another exp, than the card whose results this kernel follows"
 DIVISION = "a CPU divides where a card multiplies by the reciprocal, as this kernel does"
 CAUSE_OF_KERNEL = {

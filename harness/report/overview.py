@@ -88,8 +88,6 @@ def _many_cells_summary(analysis: CampaignAnalysis, layout: Layout) -> tuple[Par
     cells = analysis.cells
     shown = notable_cells(analysis)[: min(MOST_SUMMARY_CELLS, layout.rows)]
     lines: list[Text] = [_cell_line(cell) for cell in shown]
-    if len(cells) > len(shown):
-        lines.append(f"… and {count(len(cells) - len(shown), f'more {analysis.noun}')}: Result has them all.")
     unclaimed = unclaimed_texts(analysis)
     lines += [(Strong(name), f": {text}.") for name, text in unclaimed[:MOST_SUMMARY_CELLS]]
     if len(unclaimed) > MOST_SUMMARY_CELLS:
@@ -97,7 +95,8 @@ def _many_cells_summary(analysis: CampaignAnalysis, layout: Layout) -> tuple[Par
     lines.append(_outputs_text(cells, analysis.noun))
     lines += _what_ran_lines(cells)
     lines.append(_memory_text(cells, analysis.noun))
-    lead = Paragraph((Strong(word_counts(analysis)), f" in {count(len(cells), analysis.noun)}."))
+    listed = f"; {len(shown)} of them here, all in Result" if len(shown) < len(cells) else ""
+    lead = Paragraph((Strong(word_counts(analysis)), f" in {count(len(cells), analysis.noun)}{listed}."))
     return (lead, Bullets(tuple(lines)))
 
 

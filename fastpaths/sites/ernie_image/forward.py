@@ -148,7 +148,8 @@ class RewrittenForward:
         hidden = context.new_empty(rows + context.shape[1], *context.shape[::2])
         hidden[:rows].copy_(self._transformer.x_embedder(latents).transpose(0, 1))
         hidden[rows:].copy_(context.transpose(0, 1))
-        stream = Stream(hidden, cos, sin, mask, is_mask_full, numerics_of(latents.device))
+        bias = self._operations.attention.bias(mask, hidden.dtype)
+        stream = Stream(hidden, cos, sin, mask, is_mask_full, bias, numerics_of(latents.device))
         positions = Positions(angles, cos, sin, mask)
         for index in range(len(self._transformer.layers)):
             self._advance(stream, index, modulation, positions)

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from diffusers import ErnieImageTransformer2DModel
+from diffusers.models.attention_dispatch import attention_backend
 from torch import nn
 
 from fuseproof.fastpaths import mount
@@ -13,11 +14,11 @@ from fuseproof.fastpaths.interpreter_rounding import exact_rounding
 from fuseproof.fastpaths.kernels import rmsnorm_modulate
 from fuseproof.fastpaths.kernels.launching import is_interpreted
 from fuseproof.fastpaths.sites import ernie_image
-from fuseproof.fastpaths.sites.ernie_image import blocks, linears
+from fuseproof.fastpaths.sites.ernie_image import linears, masked_attention
 from tests.fastpaths.kernels.rms_models import single_pass
 from tests.fastpaths.small_ernie import HEIGHT, TEXT, WIDTH, forwards, prompt, small_pipe, step
 
-eager_attend = blocks.attend
+eager_attend = masked_attention.attend
 
 
 @pytest.fixture
@@ -300,7 +301,9 @@ def test_gradients_are_the_eager_ones_after_a_key_was_verified(pipe):
 
 def test_a_block_with_wrong_bits_is_rejected_and_the_result_stays_exact(pipe, monkeypatch):
     eager = forwards(pipe, 2)
-    monkeypatch.setattr(blocks, "attend", lambda *args: torch.nextafter(eager_attend(*args), torch.tensor(9.0)))
+    monkeypatch.setattr(
+        masked_attention, "attend", lambda *args: torch.nextafter(eager_attend(*args), torch.tensor(9.0))
+    )
     with mount(pipe) as mounted:
         assert same(eager, forwards(pipe, 2))
     assert "rejected" == state_of(mounted)["state"]
@@ -324,11 +327,47 @@ def test_products_that_differ_side_by_side_run_apart_inside_verified_blocks(pipe
 
 def test_the_mask_is_handed_on_even_where_it_masks_nothing(pipe, monkeypatch):
     masks = []
-    monkeypatch.setattr(blocks, "attend", lambda *args: (masks.append(args[4]), eager_attend(*args))[1])
+    monkeypatch.setattr(masked_attention, "attend", lambda *args: (masks.append(args[4]), eager_attend(*args))[1])
     with mount(pipe):
         forwards(pipe, 1)
-    assert all((1, 1, 1, HEIGHT * WIDTH + TEXT) == tuple(mask.shape) and bool(mask.all()) for mask in masks)
-    assert 2 == len(masks)
+    assert all((1, 1, 1, HEIGHT * WIDTH + TEXT) == tuple(mask.shape) for mask in masks)
+    assert all(mask.all() if mask.dtype is torch.bool else not mask.any() for mask in masks)
+    assert len(masks) >= 2
+
+
+def test_layers_share_one_additive_mask_that_hides_what_the_boolean_one_hides(pipe, monkeypatch):
+    eager, masks = forwards(pipe, 3, batch=2), []
+    monkeypatch.setattr(masked_attention, "attend", lambda *args: (masks.append(args[4]), eager_attend(*args))[1])
+    with mount(pipe) as mounted:
+        assert same(eager, forwards(pipe, 3, batch=2))
+    site = state_of(mounted, "attention_bias")
+    assert ("fused", 1) == (site["state"], site["verified_keys"])
+    assert 0 < site["calls_fused"] == 3 * 2
+    boolean, *_ = (mask for mask in masks if mask.dtype is torch.bool)
+    assert not boolean.all(), "one prompt is shorter than the other"
+    additive = [mask for mask in masks if mask.dtype is not torch.bool]
+    assert all(torch.equal(boolean, mask == 0) for mask in additive)
+    assert len(additive) // 2 == len({id(mask) for mask in additive}), "one a forward, for both layers"
+
+
+def test_an_additive_mask_with_other_bits_is_rejected_and_the_boolean_one_stays(pipe, monkeypatch):
+    def attend(*args):
+        attended = eager_attend(*args)
+        return attended if args[4].dtype is torch.bool else torch.nextafter(attended, torch.tensor(9.0))
+
+    eager = forwards(pipe, 2)
+    monkeypatch.setattr(masked_attention, "attend", attend)
+    with mount(pipe) as mounted:
+        assert same(eager, forwards(pipe, 2))
+    assert ("fused", "rejected") == (state_of(mounted)["state"], state_of(mounted, "attention_bias")["state"])
+
+
+def test_other_attention_backends_read_the_boolean_mask(pipe):
+    with attention_backend("_native_math"):
+        eager = forwards(pipe, 2)
+        with mount(pipe) as mounted:
+            assert same(eager, forwards(pipe, 2))
+    assert "the attention backend is _native_math" in state_of(mounted, "attention_bias")["reason"]
 
 
 @pytest.fixture
