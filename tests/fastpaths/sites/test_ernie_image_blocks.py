@@ -1,6 +1,7 @@
 """The rewritten ERNIE-Image blocks on a small real transformer: diffusers' bits, and reasons where they decline."""
 
 import copy
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,11 +12,10 @@ from torch import nn
 
 from fuseproof.fastpaths import mount
 from fuseproof.fastpaths.interpreter_rounding import exact_rounding
-from fuseproof.fastpaths.kernels import rmsnorm_modulate
 from fuseproof.fastpaths.kernels.launching import is_interpreted
 from fuseproof.fastpaths.sites import ernie_image
 from fuseproof.fastpaths.sites.ernie_image import linears, masked_attention
-from tests.fastpaths.kernels.rms_models import single_pass
+from fuseproof.fastpaths.user_sites import load_user_sites
 from tests.fastpaths.small_ernie import HEIGHT, TEXT, WIDTH, forwards, prompt, small_pipe, step
 
 eager_attend = masked_attention.attend
@@ -393,20 +393,20 @@ def test_the_kernels_inside_the_blocks_keep_every_bit_in_the_interpreter():
     ]  # fmt: skip
 
 
+SINGLE_PASS = Path(__file__).parents[2] / "data/single_pass_norms.py"
+
+
 @pytest.mark.usefixtures("kernels_on_a_cpu")
-def test_the_single_pass_norm_of_the_first_attempt_is_rejected_and_the_forward_stays_exact(monkeypatch):
-    pipe = small_pipe(torch.bfloat16, num_layers=1)
-
-    def fused(x, weight, scale, shift, eps, out=None):
-        return out.copy_(single_pass(x, weight, scale, shift))
-
-    monkeypatch.setattr(rmsnorm_modulate, "fused", fused)
-    eager = forwards(pipe, 2)
-    with mount(pipe, sites="rmsnorm_modulate") as mounted:
-        assert same(eager, forwards(pipe, 2))
-    found = state_of(mounted, "rmsnorm_modulate")
-    assert ("rejected", 0) == (found["state"], found["calls_fused"])
-    assert "not bit-exact" in found["reason"]
-    with mount(pipe, sites="rmsnorm_modulate", gate="observe") as mounted:
-        assert not same(eager, forwards(pipe, 2))
-    assert "observed" == state_of(mounted, "rmsnorm_modulate")["state"]
+@pytest.mark.parametrize("site", ["single_pass_norm", "single_pass_residual_norm"])
+def test_norms_that_round_once_are_rejected_at_first_sight_and_the_forward_stays_exact(site):
+    pipe, own = small_pipe(torch.bfloat16, num_layers=1), load_user_sites(SINGLE_PASS).sites
+    with exact_rounding():
+        eager = forwards(pipe, 2)
+        with mount(pipe, user_sites=own) as mounted:
+            assert same(eager, forwards(pipe, 2))
+        found = state_of(mounted, site)
+        assert ("rejected", 0) == (found["state"], found["calls_fused"])
+        assert "not bit-exact" in found["reason"]
+        with mount(pipe, user_sites=own, gate="observe") as mounted:
+            assert not same(eager, forwards(pipe, 2))
+    assert "observed" == state_of(mounted, site)["state"]
