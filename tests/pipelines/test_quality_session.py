@@ -19,6 +19,7 @@ from fuseproof.pipelines.longcat_arithmetic import Branch
 from fuseproof.pipelines.progress import SILENT
 from fuseproof.pipelines.requests import GenerationRequest
 from fuseproof.pipelines.session import Session, SessionSettings
+from tests.pipelines.short_prompts import SHORT_PROMPT_TOKENS, with_short_prompts
 
 CPU = torch.device("cpu")
 REQUEST = GenerationRequest(
@@ -44,7 +45,7 @@ EXTRA_HIGH = replace(REQUEST, quality="extra-high")
 def pipe(tiny_longcat_folder):
     loaded = load_pipeline(check_checkpoint(tiny_longcat_folder), dtype=torch.float32, device=CPU)
     loaded.set_progress_bar_config(disable=True)
-    return loaded
+    return with_short_prompts(loaded)
 
 
 def session(pipe, quality="high", **settings):
@@ -141,7 +142,7 @@ def test_skipped_guidance_shows_in_the_work_counters(pipe, calls, skipped, chang
     with session(pipe) as opened:
         result = opened.run(request)
         assert skipped == opened.guidance_skipped_steps(request)
-    tokens = 512 + (64 // 16) ** 2
+    tokens = SHORT_PROMPT_TOKENS + (64 // 16) ** 2
     assert {"transformer_calls": calls, "transformer_tokens": calls * tokens} == result.work
     assert request.num_inference_steps == len(result.denoise_steps_ms)
 

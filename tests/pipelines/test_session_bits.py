@@ -17,6 +17,7 @@ from fuseproof.pipelines.progress import SILENT
 from fuseproof.pipelines.request_run import RequestRunner
 from fuseproof.pipelines.session import Session, SessionSettings
 from fuseproof.pipelines.session_warnings import NOT_COMPARED, VERIFIES_EVERY_STEP
+from tests.pipelines.short_prompts import with_short_prompts
 from tests.pipelines.test_session_checks import REQUEST
 
 CPU = torch.device("cpu")
@@ -27,7 +28,7 @@ UNGUIDED = replace(REQUEST, guidance_scale=1.0)
 def pipe(tiny_longcat_folder):
     loaded = load_pipeline(check_checkpoint(tiny_longcat_folder), dtype=torch.float32, device=CPU)
     loaded.set_progress_bar_config(disable=True)
-    return loaded
+    return with_short_prompts(loaded)
 
 
 def session(pipe, **settings):

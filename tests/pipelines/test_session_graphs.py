@@ -18,6 +18,7 @@ from fuseproof.pipelines.loading import load_pipeline
 from fuseproof.pipelines.progress import SILENT
 from fuseproof.pipelines.session import GenerationResult, Session, SessionSettings
 from tests.fastpaths.fake_capture import FakeCapture
+from tests.pipelines.short_prompts import with_short_prompts
 from tests.pipelines.test_parity import BASE
 
 CPU = torch.device("cpu")
@@ -34,7 +35,7 @@ ARMS = {
 def pipe(tiny_longcat_folder: Path) -> Any:
     loaded = load_pipeline(check_checkpoint(tiny_longcat_folder), dtype=torch.float32, device=CPU)
     loaded.set_progress_bar_config(disable=True)
-    return loaded
+    return with_short_prompts(loaded)
 
 
 @pytest.fixture(autouse=True)
