@@ -129,6 +129,14 @@ def picture_of_candidate(analysis: CampaignAnalysis) -> Path | None:
     return None
 
 
+def difference_pictures(analysis: CampaignAnalysis) -> list[Path]:
+    """The drawn differences of the cells whose outputs differ, in the order of the plan."""
+    from fuseproof.harness.report.cell_pictures import difference_path
+
+    named = [analysis.directory / difference_path(cell) for cell in analysis.cells if cell.outputs.worst is not None]
+    return [path for path in named if path.is_file()]
+
+
 def _run(options: AbbaOptions, command: list[str]) -> tuple[Path, Outcome]:
     from fuseproof.cli.abba_weights import refuse_unfit_root, weights_of
     from fuseproof.harness.campaign.gpu_rest import GpuWatch
@@ -261,6 +269,8 @@ def _print_result(analysis: CampaignAnalysis) -> None:
     picture = picture_of_candidate(analysis)
     if picture is not None:
         click.echo(f"picture: {_shown(picture)}")
+    for difference in difference_pictures(analysis):
+        click.echo(f"difference: {_shown(difference)}")
 
 
 def _as_json(analysis: CampaignAnalysis, outcome: Outcome, code: int) -> dict[str, Any]:
@@ -272,6 +282,7 @@ def _as_json(analysis: CampaignAnalysis, outcome: Outcome, code: int) -> dict[st
         "exit_code": code,
         "report": str(analysis.directory / "report.md"),
         "picture": None if picture is None else str(picture),
+        "differences": [str(path) for path in difference_pictures(analysis)],
         "failures": [
             {"slot": record.id, "reason_code": record.reason_code, "reason": record.reason}
             for record in outcome.failures

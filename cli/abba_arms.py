@@ -27,12 +27,17 @@ def check_plan(plan: Plan) -> None:
 
     check_arms(plan)
     portable(plan)
-    refuse_bad_flags(plan)
+    parsed = refuse_bad_flags(plan)
     refuse_missing_inputs(plan, Path.cwd())
+    refuse_bad_requests(parsed)
 
 
-def refuse_bad_flags(plan: Plan) -> None:
-    """Raise :class:`UsageError` naming cell, arm and generate's own sentence for flags that generate refuses."""
+def refuse_bad_flags(plan: Plan) -> list[tuple[str, GenerateOptions]]:
+    """What the arms' flags amount to, with cell and arm, of every arm that runs this ``generate``.
+
+    Raises :class:`UsageError` naming both and generate's own sentence for flags that generate refuses.
+    """
+    found = []
     from fuseproof.harness.campaign.arms import generate_words
 
     for cell in plan.cells:
@@ -41,15 +46,31 @@ def refuse_bad_flags(plan: Plan) -> None:
                 continue  # another commit's generate may know other flags: its slots say so
             parsed = parsed_flags(generate_words(arm, cell, Path("perf.json"), Path("outputs")))
             if isinstance(parsed, FuseproofError):
-                raise UsageError(
-                    f"Cell {cell.name}, {role}: generate would refuse these flags: {parsed.message}",
-                    next_step=parsed.next_step,
-                )
+                raise refusal(f"Cell {cell.name}, {role}", parsed)
             if parsed.verify_every_step:
                 raise UsageError(
                     f"Cell {cell.name}, {role}: --verify-every-step runs every call twice, so its times mean nothing.",
                     next_step="Run it with `fuseproof generate`; compare times without it.",
                 )
+            found.append((f"Cell {cell.name}, {role}", parsed))
+    return found
+
+
+def refuse_bad_requests(arms: Sequence[tuple[str, GenerateOptions]]) -> None:
+    """Raise :class:`UsageError` with generate's own sentence for the first request that it would refuse to begin."""
+    from fuseproof.cli.request_checks import Checked, refuse_request
+
+    checked: Checked = {}
+    for place, options in arms:
+        try:
+            refuse_request(options, checked)
+        except FuseproofError as error:
+            raise refusal(place, error) from error
+
+
+def refusal(place: str, error: FuseproofError) -> UsageError:
+    """``error`` of generate, said of a cell's arm before anything runs."""
+    return UsageError(f"{place}: generate would refuse these flags: {error.message}", next_step=error.next_step)
 
 
 def parsed_flags(words: Sequence[str]) -> GenerateOptions | FuseproofError:

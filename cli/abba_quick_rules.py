@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fuseproof.cli.abba_arms import parsed_flags
+from fuseproof.cli.abba_arms import parsed_flags, refusal, refuse_bad_requests
 from fuseproof.cli.abba_from import given_fields
 from fuseproof.cli.option_fields import flag_name
 from fuseproof.errors import FuseproofError, InvalidMeasurementError, UsageError
@@ -178,10 +178,7 @@ def _both(plan: Plan, cell: Cell, folder: Path) -> ArmOptions:
     for role, arm in _arms(plan).items():
         parsed = parsed_flags(generate_words(arm, cell, folder / "perf.json", folder / "outputs"))
         if isinstance(parsed, FuseproofError):
-            raise UsageError(
-                f"Cell {cell.name}, {role}: generate would refuse these flags: {parsed.message}",
-                next_step=parsed.next_step,
-            )
+            raise refusal(f"Cell {cell.name}, {role}", parsed)
         for field in ("enable_torch_compile", "verify_every_step"):
             if getattr(parsed, field):
                 raise UsageError(
@@ -191,6 +188,7 @@ def _both(plan: Plan, cell: Cell, folder: Path) -> ArmOptions:
                 )
         found.append(parsed)
     _refuse_other_differences(cell, *found)
+    refuse_bad_requests([(f"Cell {cell.name}, {role}", both) for role, both in zip(_arms(plan), found, strict=True)])
     return ArmOptions(cell, *map(_with_slot_fields, found))
 
 

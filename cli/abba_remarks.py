@@ -36,7 +36,8 @@ def dummy_weights_remark(plan: Plan, gpus: GpuSurvey) -> str | None:
     largest = max(needed.values())
     return (
         f"no CUDA device here, and --load-format dummy in {', '.join(needed)} makes {largest:.1f} GiB of weights in "
-        f"bfloat16 ({2 * largest:.1f} GiB in float32): without a large GPU these cells take hours, if they fit at all"
+        f"bfloat16 ({2 * largest:.1f} GiB in float32): a plan's hints of time are for a large GPU, and without one "
+        "these cells take hours, if they fit at all"
     )
 
 
@@ -44,7 +45,7 @@ def _dummy_weights_gib(plan: Plan) -> Iterator[tuple[str, float]]:
     """Cells that any ``generate`` arm runs on dummy weights, with the size of those in bfloat16."""
     from fuseproof.cli.abba_arms import parsed_flags
     from fuseproof.harness.campaign.arms import generate_words
-    from fuseproof.pipelines.dummy_geometry import BYTES_OF_DTYPE, family_of_dummy, geometry_of
+    from fuseproof.pipelines.dummy_geometry import family_of_dummy, geometry_of
 
     for cell in plan.cells:
         for arm in plan.arms.all:
@@ -52,5 +53,4 @@ def _dummy_weights_gib(plan: Plan) -> Iterator[tuple[str, float]]:
                 continue
             options = parsed_flags(generate_words(arm, cell, Path("perf.json"), Path("outputs")))
             if not isinstance(options, FuseproofError) and options.load_format == "dummy":
-                parameters = geometry_of(family_of_dummy(options.model_path)).total_parameters
-                yield cell.name, parameters * BYTES_OF_DTYPE["bfloat16"] / 2**30
+                yield cell.name, geometry_of(family_of_dummy(options.model_path)).weight_bytes("bfloat16") / 2**30

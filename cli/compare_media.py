@@ -1,4 +1,4 @@
-"""``fuseproof compare-media``: two pictures, or two folders of pictures, by bytes, values and metrics."""
+"""``fuseproof compare-media``: two pictures, two videos, or two folders of them, by bytes, values and metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fuseproof.cli.output_names import check_file_name
 from fuseproof.errors import UsageError
 
 if TYPE_CHECKING:
-    from fuseproof.harness.media.comparison import MediaComparison
+    from fuseproof.harness.media.comparing import Comparison
     from fuseproof.harness.media.folders import MediaReport
     from fuseproof.schedules.contracts import Contract
 
@@ -40,6 +40,8 @@ class DiffImage:
     path: Path
     pair: str
     amplification: int
+    frame: int | None
+    """The frame of a video that is drawn, from 1: its worst one."""
 
 
 @click.command()
@@ -49,7 +51,8 @@ class DiffImage:
 @click.option(
     "--diff-image",
     type=click.Path(path_type=Path),
-    help="Write A | B | amplified difference as PNG; of two folders, the worst pair that can be drawn.",
+    help="Write A | B | amplified difference as PNG; of two folders, the worst pair that can be drawn; of two videos, "
+    "the worst frame.",
 )
 @click.option(
     "--data-range",
@@ -60,7 +63,7 @@ class DiffImage:
 def compare_media(
     a: Path, b: Path, contract: str | None, diff_image: Path | None, data_range: float | None, as_json: bool
 ) -> int:
-    """Compare picture A with picture B, or the folders A and B file name by file name.
+    """Compare picture or video A with B, or the folders A and B file name by file name.
 
     Names that differ only in a time (outputs of two runs) belong together; where no names agree, pictures with times
     in their names are paired in that order. A note says which pairs were not formed by equal names.
@@ -69,8 +72,13 @@ def compare_media(
     distances follow. Sizes, channels and bit depths must agree; nothing is ever resized or converted. In folders every
     pair is compared, and the worst decides.
 
-    Reads PNG, JPEG, WEBP, TIFF, BMP, GIF and .npy arrays. JPEG, GIF and lossy WEBP can never fulfil "exact": equal
-    files of a lossy container do not prove equal outputs. Constant or non-finite pictures fulfil no contract.
+    Videos are compared frame by frame: frame count, size, frame rate and sound, identical frames, SSIM and PSNR of the
+    worst frame and on average, and which frames differ. The worst frame decides a contract; the usual one of videos is
+    "close:ssim>=0.92,psnr>=24".
+
+    Reads PNG, JPEG, WEBP, TIFF, BMP, GIF, MP4 and other videos, and .npy arrays (HxW, HxWxC, of videos TxHxWxC). JPEG,
+    GIF, lossy WEBP and MP4 can never fulfil "exact": equal files of a lossy container do not prove equal outputs.
+    Constant or non-finite outputs fulfil no contract.
 
     \b
     Exit codes:
@@ -101,7 +109,7 @@ def _exit_code(report: MediaReport, contract: Contract | None) -> int:
     return exit_codes.FAILED if report.unmatched or is_incomplete else 0
 
 
-def _is_incomparable(comparison: MediaComparison) -> bool:
+def _is_incomparable(comparison: Comparison) -> bool:
     return comparison.mismatch is not None or comparison.has_nonfinite
 
 
@@ -130,7 +138,9 @@ def _check_diff_image(diff_image: Path, inputs: tuple[Path, Path]) -> None:
 def _write_diff_image(report: MediaReport, options: CompareMediaOptions) -> DiffImage | None:
     if options.diff_image is None:
         return None
-    from fuseproof.harness.media.comparison import load_image, write_png
+    from fuseproof.harness.media.clip_comparison import ClipComparison
+    from fuseproof.harness.media.comparing import shown_picture
+    from fuseproof.harness.media.comparison import write_png
     from fuseproof.harness.media.diff import difference_image
 
     drawable = [pair for pair in report.pairs if pair.comparison and pair.comparison.mismatch is None]
@@ -138,11 +148,13 @@ def _write_diff_image(report: MediaReport, options: CompareMediaOptions) -> Diff
         click.echo("warning: no diff image was written: no pair agrees in size, channels and bit depth", err=True)
         return None
     worst = max(drawable, key=lambda pair: pair.badness())
-    pictures = load_image(worst.path_a), load_image(worst.path_b)
-    data_range = worst.comparison.data_range if worst.comparison else None
+    comparison = worst.comparison
+    frame = (comparison.worst_frame or 1) if isinstance(comparison, ClipComparison) else None
+    pictures = shown_picture(worst.path_a, frame), shown_picture(worst.path_b, frame)
+    data_range = comparison.data_range if comparison else None
     pixels, amplification = difference_image(*pictures, data_range=data_range)
     write_png(options.diff_image, pixels)
-    return DiffImage(options.diff_image, worst.name, amplification)
+    return DiffImage(options.diff_image, worst.name, amplification, frame)
 
 
 def _print_warnings(report: MediaReport, data_range: float | None) -> None:
@@ -166,6 +178,7 @@ def _plain_text(report: MediaReport, options: CompareMediaOptions, drawn: DiffIm
     lines = [report_text(report)]
     if drawn is not None:
         of_pair = f" of {printable(drawn.pair)}" if len(report.pairs) > 1 else ""
+        of_pair += "" if drawn.frame is None else f" of frame {drawn.frame}"
         factor = f"difference amplified {drawn.amplification:,} times"
         lines.append(f"diff image{of_pair}: {printable(drawn.path)} (A | B | {factor})")
     if options.contract is not None:
@@ -194,5 +207,6 @@ def _json_text(report: MediaReport, options: CompareMediaOptions, drawn: DiffIma
             "path": printable(drawn.path),
             "pair": printable(drawn.pair),
             "amplification": drawn.amplification,
+            "frame": drawn.frame,
         }
     return json.dumps(document, indent=2, allow_nan=False)

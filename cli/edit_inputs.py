@@ -1,4 +1,4 @@
-"""The input image of an editing request: how many there must be, which canvas it gives, what is said about it."""
+"""The input image of a request: how many there must be, which canvas it gives or is scaled to, what is said of it."""
 
 from __future__ import annotations
 
@@ -19,21 +19,33 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Canvas:
-    """An input image and the ``width`` x ``height`` that it is edited at, about ``area`` pixels."""
+    """An input image and the ``width`` x ``height`` that it is edited at, about ``area`` pixels.
+
+    ``area`` is None where the size is the request's own and a clip begins with the image, scaled to it.
+    """
 
     image: ConditioningImage
-    area: int
+    area: int | None
     width: int
     height: int
 
 
 def refuse_image_count(options: GenerateOptions, family: Family) -> None:
-    """An editing family takes one image, a text-to-image family none; anything else is a UsageError."""
+    """An editing family takes one image, one that may begin with an image one or none, a text family none.
+
+    Anything else is a UsageError.
+    """
     count = len(options.image_path)
-    if count and not family.takes_image:
+    if count and not (family.takes_image or family.accepts_image):
         raise UsageError(
-            f"--image-path was given, but {family.title} makes images from text alone.",
-            next_step="Drop --image-path, or choose an editing model; `fuseproof models list` shows them.",
+            f"--image-path was given, but {family.title} makes {'clips' if family.makes_video else 'images'} from text "
+            "alone.",
+            next_step="Drop --image-path, or choose a model that takes one; `fuseproof models list` shows them.",
+        )
+    if family.accepts_image and count > 1:
+        raise UsageError(
+            f"{family.title} begins a clip with one image, but --image-path was given {count} times.",
+            next_step="Give one --image-path, or none.",
         )
     if family.takes_image and count != 1:
         given = "--image-path was not given" if count == 0 else f"--image-path was given {count} times"
@@ -46,10 +58,13 @@ def refuse_image_count(options: GenerateOptions, family: Family) -> None:
 def canvas_of(
     options: GenerateOptions, family: Family, images: Sequence[ImageInput], checkpoint: Checkpoint | None
 ) -> Canvas | None:
-    """The canvas of the one image; None for a family without. Raises for an image that cannot be made RGB.
+    """The canvas of the one image; None for a request without. Raises for an image that cannot be made RGB.
 
     Without a ``checkpoint`` yet, the area is the one that the model's name promises.
     """
+    if family.accepts_image and images:
+        image = read_conditioning_image(images[0].content, images[0].sha256)
+        return Canvas(image, None, *_own_size(options, family))
     area = family.canvas_pixels if checkpoint is None else checkpoint.canvas_pixels
     if area is None:
         return None
@@ -59,10 +74,19 @@ def canvas_of(
     return Canvas(image, area, *canvas_size(image.width, image.height, area))
 
 
+def _own_size(options: GenerateOptions, family: Family) -> tuple[int, int]:
+    is_embedded = options.model_path.startswith(PREFIX)
+    width = family.embedded_width if is_embedded else family.default_width
+    height = family.embedded_height if is_embedded else family.default_height
+    return options.width or width, options.height or height
+
+
 def resized(canvas: Canvas, width: int, height: int) -> Canvas:
     """The image as an input of ``width`` x ``height``, to warm that size; a UsageError where it is no canvas."""
     if (width, height) == (canvas.width, canvas.height):
         return canvas
+    if canvas.area is None:
+        return dataclasses.replace(canvas, width=width, height=height)
     produced = canvas_size(width, height, canvas.area)
     if produced != (width, height):
         raise UsageError(

@@ -122,6 +122,7 @@ def refuse_fallback(options: GenerateOptions, backend: str) -> None:
         "--verify-every-step": options.verify_every_step,
         "--fastpaths-from": options.fastpaths_from is not None,
         "--certificate FILE": options.certificate not in ("auto", "off"),
+        f"--gate {options.gate}": options.gate != "enforce",
     }
     flag = next((name for name, is_given in needs.items() if is_given), None)
     if flag is not None and options.backend != "diffusers" and has_lost_fastpaths(options, backend):

@@ -63,6 +63,7 @@ def _check_something_is_mounted(options: GenerateOptions) -> None:
             options.certificate not in ("auto", "off"),
             "there is nothing to vouch for",
         ),
+        (f"--gate {options.gate}", options.gate != "enforce", "there is nothing that it could watch or let through"),
     )
     for flag, is_given, why in needs:
         if is_given and options.fastpaths is None:

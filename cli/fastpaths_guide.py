@@ -23,6 +23,7 @@ LABELS = (
 REQUIRED = ("Formula", "Shapes", "Rounds", "Replaces", "Declines", "Bytes", "Check first", "Source")
 _LABEL = re.compile(rf"^({'|'.join(LABELS)}):\s*(.*)$")
 _QUALITY = re.compile(r"quality ``(extra-high|high)``")
+NAMES_SHOWN = 4
 ROOM = Path(fuseproof.__file__).parent / "fastpaths"
 FAMILY_CONSTANTS = (
     "CLASS_NAME",
@@ -31,6 +32,7 @@ FAMILY_CONSTANTS = (
     "APPROXIMATE_SITES",
     "LOOP_OPERATIONS",
     "HELPER_KERNELS",
+    "SAME_CODERS",
 )
 
 
@@ -79,6 +81,12 @@ class FamilySites:
     approximate: Mapping[str, str]
     folder: str
     helpers: Mapping[str, tuple[str, ...]]
+    same_coders: tuple[str, ...] = ()
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Every class that it knows."""
+        return (self.class_name, *self.same_coders)
 
 
 @dataclass(frozen=True)
@@ -90,16 +98,17 @@ class Guide:
     families: tuple[FamilySites, ...]
 
     def explaining(self, name: str) -> tuple[Contract, ...]:
-        """The contracts of a site or kernel; :class:`UsageError` lists the names that exist."""
+        """The contracts of a site or kernel; :class:`UsageError` names the nearest that exist."""
         if name in self.sites:
             return tuple(self.contracts[one] for one in dict.fromkeys((*self.sites[name], *self.kernels_of(name))))
         if name in self.contracts:
             return (self.contracts[name],)
         names = sorted({*self.sites, *self.contracts})
-        close = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
+        likest = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
+        close = list(dict.fromkeys([*likest, *(one for one in names if name and name in one)]))[:NAMES_SHOWN]
         raise UsageError(
-            f"there is no fast path {name!r}; there are {', '.join(names)}.",
-            next_step=f"fuseproof fastpaths explain {close[0]}",
+            f"there is no fast path {name!r}; close to it {'is' if len(close) == 1 else 'are'} {', '.join(close)}.",
+            next_step=f"fuseproof fastpaths explain {close[0]} (`fuseproof fastpaths list` shows all sites)",
         )
 
     def kernels_of(self, site: str) -> tuple[str, ...]:
@@ -139,9 +148,10 @@ class Guide:
     def classes_of(self, site: str) -> tuple[str, ...]:
         """The model classes with this site."""
         return tuple(
-            family.class_name
+            name
             for family in self.families
             if site in family.kernels or site in family.approximate or self._is_described_beside(site, family)
+            for name in family.classes
         )
 
     def _is_described_beside(self, site: str, family: FamilySites) -> bool:
@@ -247,6 +257,7 @@ def _family(tree: ast.Module, folder: str) -> FamilySites | None:
         constants.get("APPROXIMATE_SITES", {}),
         folder,
         {site: tuple(names) for site, names in constants.get("HELPER_KERNELS", {}).items()},
+        tuple(constants.get("SAME_CODERS", ())),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from fuseproof.cli.fastpaths_explain import microbenchmark, on_decline, parameters_text, sentence, validation
 from fuseproof.cli.fastpaths_guide import Contract, Guide, markdown, plain_text, read_guide
@@ -53,15 +53,20 @@ def _overview(guide: Guide) -> str:
 
 def _replaceable(guide: Guide) -> str:
     """A table of the kernels that a site of one's own may replace, with their parameters."""
-    rows = ["| kernel | positional parameters | buffers |", "|---|---|---|"]
+    rows = ["| kernel | models | positional parameters | buffers |", "|---|---|---|---|"]
+    classes: dict[str, dict[str, None]] = {}
     for family in guide.families:
-        for name in dict.fromkeys(name for names in family.kernels.values() for name in names):
-            given, buffers = guide.contracts[name].parameters, guide.contracts[name].buffers
-            listed = [
-                ", ".join(f"`{one}`" for one in found).replace("|", "\\|") or "none" for found in (given, buffers)
-            ]
-            rows.append(f"| [`{name}`](#{_anchor(name)}) | {listed[0]} | {listed[1]} |")
+        for name in (name for names in family.kernels.values() for name in names):
+            classes.setdefault(name, {}).update(dict.fromkeys(family.classes))
+    for name, models in classes.items():
+        given, buffers = guide.contracts[name].parameters, guide.contracts[name].buffers
+        cells = [_code_list(found) for found in (models, given, buffers)]
+        rows.append(f"| [`{name}`](#{_anchor(name)}) | {' | '.join(cells)} |")
     return "\n".join(rows)
+
+
+def _code_list(found: Iterable[str]) -> str:
+    return ", ".join(f"`{one}`" for one in found).replace("|", "\\|") or "none"
 
 
 def _sections(guide: Guide) -> Iterator[str]:

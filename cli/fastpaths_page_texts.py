@@ -38,7 +38,10 @@ states of what is mounted |
 | certificate | a file that names verified keys, so that they need no first sight where nothing has changed since |
 | quality, tier | what a request permits: `lossless` (only the bits of eager), `extra-high`, `high`; the approximate \
 sites of one quality are a tier, mounted together or not at all |
-| ulp | unit in the last place: the distance between two neighbouring numbers of a dtype |"""
+| ulp | unit in the last place: the distance between two neighbouring numbers of a dtype. Beside 0 it is next to \
+nothing, so a sum in another order can be thousands of ulp there; the value that eager has at that place, the largest \
+difference in value and the relative error (the 2-norm of the difference over that of eager's result) stand beside it \
+|"""
 LIFE = """\
 A **site** is a place in a model where an eager chain can be replaced; a **mount** switches the sites of a model on \
 and off. Every site sits behind a **gate**. At the first sight of a key (shapes, strides, dtypes, device, alignment, \
@@ -61,7 +64,8 @@ finds faults and certifies nothing: where a CPU's own reference differs from a c
 | `approximate` | runs; not exact, permitted by `--quality`, with its deviation |
 | `declined` | cannot take this model or these arguments; the reason names what was seen and what is needed |
 | `rejected` | disagreed with eager, or raised: the eager result was returned |
-| `observed` | under `--gate observe` every call was compared, and what fused returned was used, equal or not |
+| `observed` | under `--gate observe` every call was compared, those of warm-ups too, and what fused returned was \
+used, equal or not. A site that works around others differs where one of them does; it is told last, with their names |
 | `unchecked` | under `--gate off` it ran, and nothing was compared |
 | `eager` | ran eager because no call could be decided; the reason counts why |
 | `not needed` | has nothing to do in such a request (no guidance, a single step) |
@@ -110,7 +114,10 @@ SITES = [UserSite("my_norm", fused=fused, reject_reason=reject_reason, modules="
 ```
 
 **In place of modules.** `modules` is a glob over the names of the transformer's modules (`*` stops at a dot, `**` \
-does not). `fused(module, ...)` takes what the module's forward takes, and returns what that returns.
+does not). `fused(module, ...)` takes what the module's forward takes, and returns what that returns. Names are the \
+model's own: the blocks are `transformer_blocks.*` and `single_transformer_blocks.*` in LongCat-Image \
+(`transformer_blocks.*.norm2`), and `layers.*` in ERNIE-Image (`layers.*.adaLN_sa_ln`, \
+`layers.*.self_attention.norm_q`, `layers.*.mlp`). A glob that names none is answered with those nearest to it.
 
 **In place of a kernel.** `replaces="layernorm_modulate"` stands in for a built-in kernel. `fused` is called with that \
 kernel's parameters, by position; `fuseproof fastpaths explain KERNEL`, and its section above, give their order \
@@ -139,15 +146,28 @@ deterministic algorithms and cuDNN are left as they were.
 `--verify-every-step`, which compares every call. Effects outside torch (files, environment variables, other \
 libraries' settings) and torch settings besides those above are not looked at.
 
-**Where built-in sites stay.** A site on a module inside the rewritten blocks (`transformer_blocks.*`, \
-`single_transformer_blocks.*`) makes `packed_blocks`, and the kernels that work in it, decline by that module's name: \
-they would pass it by. One on `x_embedder`, `norm_out` or `proj_out`, or on what is embedded before the blocks, leaves \
-them mounted and is called.
+**Where built-in sites stay.** A site on a module inside the rewritten blocks makes the rewrite decline by that \
+module's name, since it would pass it by: for the whole run, even where the gate then rejects every call of the site. \
+What else goes with it, a warning of the run says by name:
+
+| model | a site on a module in | takes away | leaves mounted |
+|---|---|---|---|
+| LongCat-Image | `transformer_blocks.*`, `single_transformer_blocks.*` | `packed_blocks` and what works in \
+it | `guidance_step`, `context_embedding`, `rotary_tables`, `timestep_embedding`, `modulation`, the VAE's |
+| ERNIE-Image | `layers.*` | `stream_blocks` and every other site of the transformer, `text_projection`, \
+`rotary_angles` and `image_rows` too: all belong to one rewritten forward | the VAE's |
+
+One on a module before or after the blocks (LongCat-Image: `x_embedder`, `norm_out`, `proj_out`; ERNIE-Image: \
+`x_embedder`, `final_norm`, `final_linear`, `time_embedding`, `adaLN_modulation`) leaves the blocks mounted and is \
+called. So does `replaces`, which costs nothing else.
 
 **Checking and measuring.** On a card, `fastpaths verify --site NAME --fastpaths-from FILE` compares it over real \
 shapes and hard values, and `bench` times it. Without a card, `TRITON_INTERPRET=1` lets `verify` run it on the CPU, at \
-small sizes. `verify --output c.json` writes a certificate for `generate --fastpaths-from FILE --certificate c.json`. \
-It holds while your file, and every Python or extension module loaded from outside the standard library and \
-site-packages, has the same bytes. It does not cover packages in site-packages besides those named above, libraries \
-loaded by hand (`ctypes`, `torch.ops.load_library`), or data files: verify again when one of these changes. A module \
-that is first imported inside a function, after loading, makes the certificate refuse to hold: import at the top."""
+small sizes. `generate` computes in float32 on a CPU unless told otherwise, and there a kernel that rounds where eager \
+does not, or rounds once where eager rounds twice, may have eager's bits and be `fused`: add `--dtype bfloat16`, which \
+is what runs on a card. `verify --output c.json` writes a certificate for `generate --fastpaths-from FILE \
+--certificate c.json`. It holds while your file, and every Python or extension module loaded from outside the standard \
+library and site-packages, has the same bytes. It does not cover packages in site-packages besides those named above, \
+libraries loaded by hand (`ctypes`, `torch.ops.load_library`), or data files: verify again when one of these changes. \
+A module that is first imported inside a function, after loading, makes the certificate refuse to hold: import at the \
+top."""

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fuseproof.cli import raw_arrays
+from fuseproof.cli import clip_outputs, raw_arrays
 from fuseproof.cli.output_names import (
     check_distinct,
     check_dump_path,
@@ -58,5 +58,6 @@ def destination_of(options: GenerateOptions, request: GenerationRequest, index: 
         return None
     if options.fixed_file_name is not None:
         return options.output_folder / options.fixed_file_name
-    name = default_file_name(request.prompt, f"{index}|{request}", datetime.now(UTC).astimezone())
+    moment = datetime.now(UTC).astimezone()
+    name = default_file_name(request.prompt, f"{index}|{request}", moment, clip_outputs.suffix_of(request))
     return free_path(options.output_folder, name)

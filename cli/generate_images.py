@@ -1,4 +1,4 @@
-"""One timed request of ``fuseproof generate``: run, written, hashed, recorded."""
+"""One timed request of ``fuseproof generate``: run, written, hashed, recorded. Its image may be a clip."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from fuseproof.cli import clip_outputs
+from fuseproof.cli.clip_outputs import Pixels
 from fuseproof.cli.generate_destinations import destination_of
 from fuseproof.cli.perf_record import OutputRecord, RequestRecord
 from fuseproof.cli.phase_times import PhaseTimes
 from fuseproof.cli.raw_arrays import keep_raw
 from fuseproof.errors import FuseproofError
-from fuseproof.harness.media.files import array_sha256, degenerate_reason, file_sha256, write_png
+from fuseproof.harness.media.files import array_sha256, degenerate_reason, file_sha256
 
 if TYPE_CHECKING:
     from fuseproof.cli.generation import Job
     from fuseproof.pipelines.request_run import GenerationResult
     from fuseproof.pipelines.session import Session
-
-Pixels = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -32,13 +31,6 @@ class Finished:
 
     record: RequestRecord
     warnings: tuple[str, ...]
-
-
-def to_pixels(image: npt.NDArray[np.float32]) -> Pixels:
-    """The uint8 image of raw values in 0..1, rounded as diffusers' ``numpy_to_pil`` rounds; NaN becomes 0."""
-    finite = np.nan_to_num(image, nan=0.0, posinf=1.0, neginf=0.0)
-    pixels: Pixels = (np.clip(finite, 0.0, 1.0) * 255).round().astype(np.uint8)
-    return pixels
 
 
 def run_one(index: int, job: Job, session: Session, on_saved: Callable[[Path], None], times: PhaseTimes) -> Finished:
@@ -56,18 +48,19 @@ def run_one(index: int, job: Job, session: Session, on_saved: Callable[[Path], N
         result = session.run(request)
     nonfinite = int(result.image.size - np.count_nonzero(np.isfinite(result.image)))
     keeps_file = destination is not None and (not nonfinite or job.options.asks_to_save)
+    fps = clip_outputs.rate_of(job.options, job.family) if request.num_frames is not None else None
     save_started = time.perf_counter()
-    pixels = to_pixels(result.image)
+    pixels = clip_outputs.pixels_of(result.image)
     if destination is not None and keeps_file:
-        write_png(destination, pixels)
+        clip_outputs.write(destination, pixels, fps, job.options.output_quality)
     ended = time.perf_counter()
     if destination is not None and keeps_file:
         on_saved(destination)
     if nonfinite:
-        raise _not_finite(nonfinite, result.image.size, index, session.dtype)
+        raise _not_finite(nonfinite, result.image.size, index, session.dtype, request.is_guided)
     if destination is not None and job.options.keep_raw:
         keep_raw(job.options, destination, result.image)
-    output = _output(result, pixels, destination)
+    output = _output(result, pixels, destination, fps)
     if output.degenerate:
         warnings.append(f"image {index} is {output.degenerate}: equality with another one would prove nothing.")
     record = RequestRecord(
@@ -85,8 +78,8 @@ def run_one(index: int, job: Job, session: Session, on_saved: Callable[[Path], N
     return Finished(record, tuple(warnings))
 
 
-def _output(result: GenerationResult, pixels: Pixels, path: Path | None) -> OutputRecord:
-    height, width = pixels.shape[:2]
+def _output(result: GenerationResult, pixels: Pixels, path: Path | None, fps: float | None) -> OutputRecord:
+    height, width = pixels.shape[-3:-1]
     return OutputRecord(
         path=path,
         file_sha256=None if path is None else file_sha256(path),
@@ -97,12 +90,19 @@ def _output(result: GenerationResult, pixels: Pixels, path: Path | None) -> Outp
         height=height,
         nonfinite=0,
         degenerate=degenerate_reason(result.image),
+        frames=1 if fps is None else len(pixels),
+        fps=fps,
+        frames_sha256=tuple(clip_outputs.frame_hashes(result.image)),
     )
 
 
-def _not_finite(count: int, total: int, index: int, dtype: str) -> FuseproofError:
-    other = "float32" if dtype == "bfloat16" else "bfloat16"
+def _not_finite(count: int, total: int, index: int, dtype: str, is_guided: bool) -> FuseproofError:
+    if dtype == "float16":
+        advice = "Try --dtype bfloat16; float16 overflows in many models."
+    else:
+        advice = f"Compare the weight files with the published ones; {dtype} itself seldom overflows."
+        advice = f"Try a smaller --guidance-scale, or {advice[0].lower()}{advice[1:]}" if is_guided else advice
     return FuseproofError(
         f"{count:,} of {total:,} raw values of image {index} are NaN or infinite, computed in {dtype}.",
-        next_step=f"Try --dtype {other}; float16 overflows in many models.",
+        next_step=advice,
     )

@@ -114,7 +114,8 @@ class GenerateOptions:
         "--image-paths",
         type=PathText(),
         multiple=True,
-        description="Image to edit, a file or an http(s) URL; the canvas follows its aspect (docs/image-inputs.md).",
+        description="Image to edit, whose aspect the canvas follows, or to begin a video with, scaled to its size: a "
+        "file or an http(s) URL (docs/image-inputs.md).",
     )
     width: int | None = whole("--width", minimum=1, maximum=LARGEST_SIDE, description="Pixels; default: the model's.")
     height: int | None = whole("--height", minimum=1, maximum=LARGEST_SIDE, description="Pixels; default: the model's.")
@@ -139,7 +140,8 @@ class GenerateOptions:
         "--quality",
         type=Name("lossless", "extra-high", "high", aliases={"exact": "lossless"}),
         default="lossless",
-        description="What fast paths may change: lossless nothing, extra-high the rounding, high the precision.",
+        description="What fast paths may change: lossless (also called exact) nothing, extra-high the rounding, high "
+        "the precision.",
     )
     enable_cfg_renorm: bool | None = switch(
         "--enable-cfg-renorm",
@@ -159,12 +161,11 @@ class GenerateOptions:
         description="Let the model's prompt enhancer write the text that is drawn (ERNIE-Image). Off here, unlike in "
         "diffusers and sglang: it takes a different time for every prompt. The text is recorded in the perf dump.",
     )
-    pe_sampling: str = flag(
+    pe_sampling: str | None = flag(
         "--pe-sampling",
         type=Name("seeded", "greedy"),
-        default="seeded",
         description="How it writes: seeded as diffusers samples, but by --seed, so that runs repeat; greedy without "
-        "sampling.",
+        "sampling. [default: seeded]",
     )
     fixed_prompt: tuple[str, ...] = flag(
         "--fixed-prompt",
@@ -178,8 +179,8 @@ class GenerateOptions:
         metavar="FILE",
         description="The same from the perf dump of a run with --use-pe and the same prompts.",
     )
-    num_frames: int | None = whole("--num-frames", minimum=1, description="Frames of a video; 1 for an image.")
-    fps: float | None = flag("--fps", type=FiniteNumber(0.001), description="Frame rate of a video.")
+    num_frames: int | None = whole("--num-frames", minimum=1, description="Frames of a video; default: the model's.")
+    fps: float | None = flag("--fps", type=FiniteNumber(0.001), description="Frames a second of a video.")
     fastpaths: str | None = flag(
         "--fastpaths",
         metavar="[auto|off|NAME,...]",
@@ -269,10 +270,10 @@ class GenerateOptions:
     )
     warmup_num_frames: int | None = whole("--warmup-num-frames", minimum=1, description="Frames of a video warm-up.")
     save_output: bool | None = switch(
-        "--save-output", default=None, description="Write a PNG per prompt. [default: true]"
+        "--save-output", default=None, description="Write a PNG, or an MP4 of a video, per prompt. [default: true]"
     )
     no_save_output: bool | None = switch(
-        "--no-save-output", default=None, description="Measure and hash, write no PNG."
+        "--no-save-output", default=None, description="Measure and hash, write no image."
     )
     output_path: str | None = flag(
         "--output-path", type=PathText(), metavar="DIR", description="Output folder. [default: outputs]"
@@ -286,10 +287,13 @@ class GenerateOptions:
     output_quality: str | None = flag(
         "--output-quality",
         type=Name("default", "maximum", "high", "medium", "low"),
-        description="Accepted for sglang's sake: a PNG is lossless at every setting, and a warning says so.",
+        description="How much a video's encoder keeps. A PNG is lossless at every setting, and a warning says so.",
     )
     output_compression: int | None = whole(
-        "--output-compression", minimum=0, maximum=100, description="As --output-quality: no effect on a PNG."
+        "--output-compression",
+        minimum=0,
+        maximum=100,
+        description="Accepted for sglang's sake: no effect, and a warning says so.",
     )
     profile: bool = switch("--profile", description="Profiling (not in this release: refused).")
     profile_all_stages: bool = switch("--profile-all-stages", description="Profiling (not in this release: refused).")
@@ -340,9 +344,9 @@ class GenerateOptions:
 
     @property
     def fixed_file_name(self) -> str | None:
-        """The file name that was asked for, with ``.png``; None derives one per prompt."""
+        """The file name that was asked for, with ``.png`` where it has neither ending; None derives one per prompt."""
         name = self.output_file_name if self.output_file_path is None else PurePath(self.output_file_path).name
-        if name is None or name.lower().endswith(".png"):
+        if name is None or name.lower().endswith((".png", ".mp4")):
             return name
         return f"{name}.png"
 
@@ -358,9 +362,12 @@ class GenerateOptions:
         steps = None if self.warmup_steps == "full" else int(self.warmup_steps or 1)
         return WarmupPlan(mode, steps, generate_rules.warmup_resolutions(self))
 
-    def warnings(self) -> tuple[str, ...]:
+    def warnings(self, *, makes_video: bool = False) -> tuple[str, ...]:
         """What was accepted although it changes nothing, one sentence each."""
         found = []
+        if makes_video:
+            needless = "a video's compression is set by --output-quality"
+            return () if self.output_compression is None else (f"--output-compression has no effect: {needless}.",)
         if self.output_quality not in (None, "default", "maximum"):
             found.append(f"--output-quality {self.output_quality} has no effect: images are written as lossless PNG.")
         if self.output_compression is not None:
@@ -381,7 +388,7 @@ class GenerateOptions:
             "attention_backend": self.attention_backend or "native",
             "fastpaths": self.effective_fastpaths,
             "num_frames": self.num_frames or 1,
-            "pe_sampling": self.pe_sampling if self.use_pe else None,
+            "pe_sampling": (self.pe_sampling or "seeded") if self.use_pe else None,
             "output_path": str(self.output_folder),
             "save_output": self.saves_output,
             "warmup": is_warm,

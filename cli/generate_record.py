@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fuseproof.cli import edit_inputs
+from fuseproof.cli.clip_outputs import rate_of
 from fuseproof.cli.fastpath_choices import ChosenCertificate, has_lost_fastpaths, lost_coverage, unmet_text
 from fuseproof.cli.hash_seed import hash_seed_record, hash_seed_warning
 from fuseproof.cli.perf_record import RunRecord, assemble
 from fuseproof.cli.thread_count import thread_count_warning
+from fuseproof.cli.video_file import DEFAULT_QUALITY
 from fuseproof.harness.perf.graphs import graph_shortfall
 from fuseproof.pipelines.dummy_geometry import weights_identity
 
@@ -31,7 +33,7 @@ def perf_dump(
     coverage = None if job.options.require_fastpaths else lost_coverage(fastpaths, certificate.certificate)
     found = [
         *(job.model.warnings if job.model else ()),
-        *job.options.warnings(),
+        *job.options.warnings(makes_video=job.family.makes_video),
         *job.warnings,
         *session.warnings,
         *(text for one in finished for text in one.warnings),
@@ -105,4 +107,17 @@ def _config(job: Job, session: Session) -> dict[str, Any]:
         "canvas_pixels": first.canvas_pixels,
         "requested_size": edit_inputs.requested_size(job.options),
         "fastpaths_from_sha256": job.user_sites.sha256 if job.user_sites is not None else None,
+        **_clip_config(job),
+    }
+
+
+def _clip_config(job: Job) -> dict[str, Any]:
+    """What a clip's flags come to; nothing for a family that makes single images."""
+    if not job.family.makes_video:
+        return {}
+    return {
+        "num_frames": job.requests[0].num_frames,
+        "fps": rate_of(job.options, job.family),
+        "warmup_num_frames": job.warmups[0].num_frames if job.warmups else None,
+        "output_quality": job.options.output_quality or DEFAULT_QUALITY,
     }

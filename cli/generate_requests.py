@@ -6,17 +6,30 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fuseproof.cli import edit_inputs
+from fuseproof.cli import clip_warmups, edit_inputs
 from fuseproof.cli.edit_inputs import Canvas
+from fuseproof.cli.fastpath_sites import refuse_unknown_sites
 from fuseproof.cli.generate_options import WARMUP_SYNTHETIC_PROMPT
 from fuseproof.errors import UsageError
 from fuseproof.pipelines.embedded import PREFIX
-from fuseproof.pipelines.families import FAMILIES, Family, families_of_pipeline_class, family_of_model_id
-from fuseproof.pipelines.requests import GenerationRequest, nearest_sizes, validate_request
+from fuseproof.pipelines.families import (
+    FAMILIES,
+    Family,
+    closest_name,
+    families_of_pipeline_class,
+    family_of_model_id,
+)
+from fuseproof.pipelines.picture_sizes import nearest_canvas
+from fuseproof.pipelines.requests import GenerationRequest, refuse_renormalisation_of_nothing, validate_request
 
 if TYPE_CHECKING:
     from fuseproof.cli.generate_options import GenerateOptions
     from fuseproof.pipelines.checkpoints import Checkpoint
+
+
+NOISE_WRITTEN = (
+    "the embedded checkpoint's random weights write noise: a text without sense is drawn in the prompt's place"
+)
 
 
 @dataclass(frozen=True)
@@ -35,7 +48,8 @@ def expected_family(options: GenerateOptions) -> Family | None:
             raise UsageError(
                 f"--model-id is {options.model_id!r}, which is no published model that fuseproof runs; "
                 f"{', '.join(family.model_ids[0] for family in FAMILIES.values())} are.",
-                next_step="Leave it out: a folder's own files say what it is, except for the Turbo of a family.",
+                next_step=f"{closest_name(options.model_id)}Leave it out: a folder's own files say what it is, except "
+                "for the Turbo of a family.",
             )
         return named
     for family in FAMILIES.values():
@@ -57,6 +71,8 @@ def plan_requests(
     warmups = _warmup_requests(options, requests, family, canvas)
     for request in requests:
         validate_request(request, family, checkpoint)
+        if options.enable_cfg_renorm:
+            refuse_renormalisation_of_nothing(request, family)
     for request in warmups:
         _validate_warmup(request, family, checkpoint)
     return requests, warmups
@@ -67,11 +83,10 @@ def _validate_warmup(request: GenerationRequest, family: Family, checkpoint: Che
     try:
         validate_request(request, family, checkpoint)
     except UsageError as error:
-        width, height = _nearest(request.width, family), _nearest(request.height, family)
-        fits = width * height <= family.maximum_pixels
+        width, height = nearest_canvas(request.width, request.height, family)
         raise UsageError(
             f"--warmup-resolutions {request.width}x{request.height}: {error.message}",
-            next_step=f"Use --warmup-resolutions {width}x{height}." if fits else "Use a smaller --warmup-resolutions.",
+            next_step=f"Use --warmup-resolutions {width}x{height}.",
         ) from error
 
 
@@ -96,10 +111,18 @@ def _request(options: GenerateOptions, prompt: Prompt, family: Family, canvas: C
         quality=options.quality,
         image=canvas.image if canvas else None,
         canvas_pixels=canvas.area if canvas else None,
+        num_frames=_frames(options, family, is_embedded=is_embedded),
         use_pe=options.use_pe,
         pe_sampling="greedy" if options.pe_sampling == "greedy" else "seeded",
         fixed_prompt=prompt.fixed,
     )
+
+
+def _frames(options: GenerateOptions, family: Family, *, is_embedded: bool) -> int | None:
+    """How many frames a request asks for; None for a family that makes single images."""
+    if not family.makes_video:
+        return None
+    return options.num_frames or (family.embedded_frames if is_embedded else family.default_frames)
 
 
 def _warmup_requests(
@@ -123,7 +146,7 @@ def _warmup_requests(
             "--enable-torch-compile would compile inside the timed request.",
             next_step=f"Add --warmup-resolutions {first.width}x{first.height}.",
         )
-    warmed = _warmed_prompts(options, requests, family)
+    warmed = [clip_warmups.with_frames(options, one, family) for one in _warmed_prompts(options, requests, family)]
     if canvas is None:
         return tuple(replace(one, width=width, height=height) for one in warmed for width, height in sizes)
     canvases = [edit_inputs.resized(canvas, width, height) for width, height in sizes]
@@ -157,6 +180,8 @@ def request_warnings(
     found = [] if canvas is None else [edit_inputs.size_warning(options, family, canvas)]
     if checkpoint is not None:
         found.append(unnamed_turbo_warning(options, checkpoint))
+    if options.model_path.startswith(PREFIX) and (options.use_pe or options.enable_prompt_rewrite):
+        found.append(NOISE_WRITTEN)
     return tuple(text for text in found if text is not None)
 
 
@@ -181,21 +206,17 @@ def _check_family(options: GenerateOptions, family: Family) -> None:
             f"--enable-cfg-renorm was given, but {family.title} does not renormalise its guidance.",
             next_step="Drop --enable-cfg-renorm.",
         )
+    refuse_unknown_sites(options, family)
     if family.makes_video:
         return
     for flag, frames in (("--num-frames", options.num_frames), ("--warmup-num-frames", options.warmup_num_frames)):
         if frames not in (None, 1):
             raise UsageError(
                 f"{flag} is {frames}, but {family.title} makes single images; only 1 is possible.",
-                next_step=f"Drop {flag}; this release has no video model.",
+                next_step=f"Drop {flag}, or choose a model that makes videos; `fuseproof models list` shows them.",
             )
     if options.fps is not None:
         raise UsageError(
             f"--fps is {options.fps:g}, but {family.title} makes single images, which have no frame rate.",
-            next_step="Drop --fps; this release has no video model.",
+            next_step="Drop --fps, or choose a model that makes videos; `fuseproof models list` shows them.",
         )
-
-
-def _nearest(side: int, family: Family) -> int:
-    nearest = nearest_sizes(side, family)
-    return side if side in nearest else nearest[-1]

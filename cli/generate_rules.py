@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Literal
 
-from fuseproof.cli import fastpath_rules, raw_arrays
+from fuseproof.cli import fastpath_rules, output_rules, raw_arrays
 from fuseproof.cli.option_fields import flag_name
 from fuseproof.errors import UsageError
 from fuseproof.harness.perf.parallelism import PARALLEL_FLAGS
@@ -15,8 +14,6 @@ if TYPE_CHECKING:
     from fuseproof.cli.generate_options import GenerateOptions
 
 PROFILE_FLAGS = ("profile", "profile_all_stages", "num_profiled_timesteps")
-OTHER_FORMATS = frozenset({".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".mp4", ".webm", ".mov"})
-
 
 NAMED_PATHS = {
     "fastpaths_from": "a Python file",
@@ -40,7 +37,7 @@ def check(options: GenerateOptions) -> None:
     fastpath_rules.check(options)
     _check_warmup(options)
     _check_graphs(options)
-    _check_output(options)
+    output_rules.check(options)
     raw_arrays.check_rules(options)
     check_prompt_count(options, len(options.prompt))
 
@@ -173,7 +170,7 @@ def _check_written_prompts(options: GenerateOptions) -> None:
             f"{flag_name(given[0])} draws a text that was written before, so {flag_name(given[1])} cannot be added.",
             next_step="Drop one of them.",
         )
-    if options.pe_sampling != "seeded" and not options.use_pe:
+    if options.pe_sampling is not None and not options.use_pe:
         raise UsageError(
             f"--pe-sampling {options.pe_sampling} has no effect without --use-pe.",
             next_step="Drop it, or add --use-pe.",
@@ -251,39 +248,6 @@ def _parse_resolution(text: str) -> tuple[int, int]:
             next_step="Drop it to warm the size of the request.",
         )
     return int(match[1]), int(match[2])
-
-
-def _check_output(options: GenerateOptions) -> None:
-    if options.save_output is not None and options.save_output == options.no_save_output:
-        raise UsageError("--save-output and --no-save-output contradict each other.", next_step="Give one of them.")
-    if options.output_file_path is not None and (options.output_path or options.output_file_name):
-        raise UsageError(
-            "--output-file-path already says folder and name, so --output-path and --output-file-name cannot be added.",
-            next_step="Give either --output-file-path, or the other two.",
-        )
-    name = options.output_file_name
-    if name is not None and (name in ("", ".", "..") or re.search(r"[/\\\x00-\x1f\x7f]", name)):
-        raise UsageError(
-            f"--output-file-name is {name!r}; it must be a plain file name without a folder.",
-            next_step="Use --output-path for the folder, or --output-file-path for both.",
-        )
-    path = options.output_file_path
-    if path is not None and (not path.strip() or path.endswith(("/", "\\")) or PurePath(path).name in ("", "..")):
-        raise UsageError(
-            f"--output-file-path is {path!r}; it must end in a file name.",
-            next_step="Use a path such as outputs/panda.png, or --output-path for the folder alone.",
-        )
-    fixed = options.fixed_file_name
-    if fixed is not None and (fixed in (".png", "..png") or len(fixed.encode("utf-8", "surrogateescape")) > 250):
-        raise UsageError(
-            f"the output file name {fixed[:40]!r} is empty or longer than 250 bytes.",
-            next_step="Use a shorter name, or drop it: one is made from the prompt.",
-        )
-    if fixed is not None and PurePath(fixed.removesuffix(".png")).suffix.lower() in OTHER_FORMATS:
-        raise UsageError(
-            f"the output file name {fixed.removesuffix('.png')!r} does not end in .png, the only format written.",
-            next_step="Use a name that ends in .png, or none of these endings.",
-        )
 
 
 def _is_unicode(text: str) -> bool:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+from fuseproof.harness.escape import visible
+from fuseproof.harness.number_format import shortened
+
+WRITING_STAGES = {"PromptEnhancementStage": "enhanced", "LongCatPromptRewriteStage": "rewritten"}
+"""Stages that write another text, and what the prompt is then."""
+LONGEST_TEXT = 100
 
 
 def summary(dump: dict[str, Any]) -> str:
-    """Times, raw hashes (one line an image) and fast paths (one line for each state and reason)."""
+    """Times, texts drawn in the prompts' place and raw hashes (one line an image), and fast paths (one line for each
+    state and reason).
+    """
     timers = dump["timers"]
     denoise = "n/a" if timers["denoise_ms"] is None else f"{timers['denoise_ms'] / 1e3:.3f} s"
     apart = ", ".join(
@@ -19,9 +28,25 @@ def summary(dump: dict[str, Any]) -> str:
     lines = [
         f"worker {worker:.3f} s, denoise {denoise}, client {client:.3f} s" + (f" (apart: {apart})" if apart else "")
     ]
+    lines += written_lines(dump["requests"])
     lines += [f"raw sha256 {output['raw_sha256']}" for output in dump["outputs"]]
     lines += fastpaths_lines(dump["fastpaths"])
     return "\n".join([*lines, graphs_line(dump["graphs"])] if dump["graphs"].get("captured") else lines)
+
+
+def written_lines(requests: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """For each request that drew another text than its prompt: that text on one line, and how long writing it took."""
+    for request in requests:
+        text = request.get("rewritten_prompt")
+        if text is None:
+            continue
+        shown = f'"{visible(shortened(text, LONGEST_TEXT))}"'
+        stages = {stage["name"]: stage["duration_ms"] for stage in request["steps"]}
+        name = next((name for name in WRITING_STAGES if name in stages), None)
+        if name is None:
+            yield f"fixed prompt: {shown}"
+        else:
+            yield f"{WRITING_STAGES[name]} prompt ({name} {stages[name] / 1e3:.3f} s): {shown}"
 
 
 def fastpaths_lines(fastpaths: dict[str, Any]) -> list[str]:

@@ -7,11 +7,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fuseproof.cli import edit_inputs, generate_rules
+from fuseproof.cli import clip_outputs, edit_inputs, generate_rules
 from fuseproof.cli.edit_inputs import Canvas
 from fuseproof.cli.fastpath_choices import (
     ChosenCertificate,
@@ -27,7 +28,7 @@ from fuseproof.cli.generate_options import GenerateOptions
 from fuseproof.cli.generate_record import perf_dump
 from fuseproof.cli.generate_requests import Prompt, expected_family, plan_requests, request_warnings
 from fuseproof.cli.image_inputs import ImageInput, read_image_input
-from fuseproof.cli.output_names import create_folder
+from fuseproof.cli.output_names import made_folder
 from fuseproof.cli.phase_times import PhaseTimes
 from fuseproof.cli.prompts import read_prompts
 from fuseproof.harness.machine.environment import describe
@@ -84,8 +85,12 @@ def prepare(options: GenerateOptions) -> Job:
     images = tuple(read_image_input(source) for source in options.image_path)
     family, model, checkpoint = _dummy_model(options) if is_dummy else _found_model(options, prompts, images)
     canvas = _canvas(options, family, images, checkpoint)
+    options = clip_outputs.named_for(options, family)
     requests, warmups = plan_requests(options, prompts, family, canvas, checkpoint)
-    check_destinations(options, sum(int(r.width * r.height * 3 * PNG_GROWTH) for r in requests) + SMALLEST_OUTPUT_BYTES)
+    for request in requests:
+        clip_outputs.refuse_unwritable_size(options, request)
+    written = sum(map(clip_outputs.largest_bytes, requests))
+    check_destinations(options, int(written * PNG_GROWTH) + SMALLEST_OUTPUT_BYTES)
     warnings = request_warnings(options, family, canvas, checkpoint)
     return Job(options, family, model, checkpoint, requests, warmups, images, canvas, warnings, user_sites)
 
@@ -125,9 +130,9 @@ def execute(job: Job, observer: ProgressObserver, on_saved: Callable[[Path], Non
         for request in job.warmups:
             with times.during("warm-up"):
                 session.warm_up(request, job.options.warmup_plan.steps)
-        if job.options.saves_output:
-            create_folder(job.options.output_folder, "--output-path")
-        finished = [run_one(index, job, session, on_saved, times) for index in range(len(job.requests))]
+        folder = made_folder(job.options.output_folder, "--output-path") if job.options.saves_output else nullcontext()
+        with folder:
+            finished = [run_one(index, job, session, on_saved, times) for index in range(len(job.requests))]
         return perf_dump(job, session, finished, machine, certificate) | {"phases": times.to_json()}
     finally:
         session.close()

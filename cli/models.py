@@ -83,15 +83,16 @@ def _listed_family(name: str) -> dict[str, Any]:
     return {
         "name": family.name,
         "title": family.title,
-        "task": _task(takes_image=family.takes_image, makes_video=family.makes_video),
+        "task": _task(family.takes_image, family.accepts_image, family.makes_video),
         "model_ids": list(family.model_ids),
         "embedded": _embedded_state(name),
         "dummy": describe_dummy(family),
     }
 
 
-def _task(*, takes_image: bool, makes_video: bool) -> str:
-    return f"{'image' if takes_image else 'text'} to {'video' if makes_video else 'image'}"
+def _task(takes_image: bool, accepts_image: bool, makes_video: bool) -> str:
+    source = "image" if takes_image else "text or image" if accepts_image else "text"
+    return f"{source} to {'video' if makes_video else 'image'}"
 
 
 def _embedded_state(name: str) -> dict[str, str | None]:
@@ -145,13 +146,15 @@ def _described_model(name: str) -> dict[str, Any]:
 
 def _show_lines(description: Mapping[str, Any]) -> Iterator[str]:
     family, embedded, checkpoint = description["family"], description["embedded"], description["checkpoint"]
-    task = _task(takes_image=family["takes_image"], makes_video=family["makes_video"])
+    task = _task(family["takes_image"], family["accepts_image"], family["makes_video"])
     yield f"{family['name']}  {family['title']}, {task}"
     yield f"  pipeline      {family['pipeline_class']} ({', '.join(family['model_ids'])})"
     published = f"{family['published_transformer_parameters']} transformer parameters (published)"
     yield f"  released      {published}, {_pairs(family['geometry'])}"
     yield f"  defaults      {_defaults(family['defaults'])}"
     yield f"  sizes         {_sizes(family)}"
+    if family["sizes"]["frame_rule"] is not None:
+        yield f"  frames        {family['sizes']['frame_rule']}"
     yield f"  prompt        {_prompt_length(family['text_tokens'])}"
     yield "  components"
     for name, component in family["components"].items():
@@ -202,6 +205,8 @@ def _checkpoint_lines(checkpoint: Mapping[str, Any]) -> Iterator[str]:
     if checkpoint["prompt_enhancement"] is not None:
         yield f"  enhancing     {'possible' if checkpoint['prompt_enhancement'] else 'not possible: no enhancer'}"
         return
+    if checkpoint["prompt_rewriting"] is None:
+        return
     yield f"  rewriting     {'possible' if checkpoint['prompt_rewriting'] else 'not possible: no text_processor'}"
 
 
@@ -213,7 +218,8 @@ def _defaults(defaults: Mapping[str, Any]) -> str:
     """Steps and guidance, and the size unless it comes from an input image."""
     canvas = defaults["canvas_pixels"]
     size = f"{defaults['width']}x{defaults['height']}" if canvas is None else f"a canvas of about {canvas:,} pixels"
-    return f"{size}, {defaults['num_inference_steps']} steps, guidance {defaults['guidance_scale']}"
+    clip = f", {defaults['num_frames']} frames at {defaults['fps']} fps" if "num_frames" in defaults else ""
+    return f"{size}{clip}, {defaults['num_inference_steps']} steps, guidance {defaults['guidance_scale']}"
 
 
 def _sizes(family: Mapping[str, Any]) -> str:

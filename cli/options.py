@@ -15,8 +15,10 @@ class Boolean(click.types.BoolParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bool:
         """Return the boolean that ``value`` says."""
-        if isinstance(value, str) and not value.strip():
-            self.fail(f"{value!r} is not a valid boolean; write true or false.", param, ctx)
+        if isinstance(value, str) and (not value.strip() or self.str_to_bool(value) is None):
+            self.fail(
+                f"{value!r} is not a valid boolean; write true or false (also 1, 0, yes, no, on, off).", param, ctx
+            )
         return super().convert(value, param, ctx)
 
 

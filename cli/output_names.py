@@ -8,7 +8,8 @@ import re
 import shutil
 import tempfile
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -22,8 +23,8 @@ LONGEST_SUFFIX = ".previous-99"
 NAME_SHOWN = 60
 
 
-def default_file_name(prompt: str, identity: str, moment: datetime) -> str:
-    """``<first 100 characters of the prompt>_<time>_<8 hex digits>.png``, ASCII only and at most 150 characters.
+def default_file_name(prompt: str, identity: str, moment: datetime, suffix: str = ".png") -> str:
+    """``<first 100 characters of the prompt>_<time>_<8 hex digits><suffix>``, ASCII only and at most 150 characters.
 
     ``identity`` is whatever tells this request from another one with the same prompt; it feeds the hash. Nothing in the
     prompt can become a folder, a hidden file or an option.
@@ -31,7 +32,7 @@ def default_file_name(prompt: str, identity: str, moment: datetime) -> str:
     ascii_text = unicodedata.normalize("NFKD", prompt[:PROMPT_CHARACTERS]).encode("ascii", "ignore").decode()
     words = re.sub(r"[^A-Za-z0-9]+", "_", ascii_text)[:PROMPT_CHARACTERS].strip("_") or "image"
     digest = hashlib.sha256(f"{prompt}\0{identity}".encode()).hexdigest()[:8]
-    return f"{words}_{moment:%Y%m%d-%H%M%S}_{digest}.png"
+    return f"{words}_{moment:%Y%m%d-%H%M%S}_{digest}{suffix}"
 
 
 def free_path(folder: Path, name: str) -> Path:
@@ -122,6 +123,23 @@ def create_folder(folder: Path, flag: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         raise cannot_write(folder, flag, error) from error
+
+
+@contextmanager
+def made_folder(folder: Path, flag: str) -> Iterator[None]:
+    """Make the folder and its parents; what was made here goes again where the run fails and left it empty."""
+    try:
+        made = [path for path in (folder, *folder.parents) if not path.exists()]
+    except (OSError, ValueError) as error:
+        raise cannot_write(folder, flag, error) from error
+    try:
+        create_folder(folder, flag)
+        yield
+    except BaseException:
+        with suppress(OSError):  # the first that is not empty ends it
+            for path in made:
+                path.rmdir()
+        raise
 
 
 def cannot_write(folder: Path, flag: str, error: Exception) -> FuseproofError:

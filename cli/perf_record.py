@@ -20,7 +20,11 @@ from fuseproof.harness.perf.dump import SCHEMA, denoise_time
 
 @dataclass(frozen=True)
 class OutputRecord:
-    """One decoded image and, when it was written, its file. ``path`` and ``file_sha256`` are None when it was not."""
+    """One decoded image or clip and, when it was written, its file. ``path`` and ``file_sha256`` are None when not.
+
+    Of a clip ``pixels_sha256`` and ``raw_sha256`` are over all frames [T, H, W, 3] before encoding, and
+    ``frames_sha256`` has the hash of each raw frame; an image has one frame, no ``fps`` and no hashes of frames.
+    """
 
     path: Path | None
     file_sha256: str | None
@@ -32,6 +36,9 @@ class OutputRecord:
     nonfinite: int
     """How many raw values are NaN or infinite."""
     degenerate: str | None
+    frames: int = 1
+    fps: float | None = None
+    frames_sha256: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -154,7 +161,7 @@ def _request_entry(index: int, request: RequestRecord) -> dict[str, Any]:
 
 
 def _output_entry(index: int, output: OutputRecord, dump_folder: Path) -> dict[str, Any]:
-    return {
+    entry = {
         "request": index,
         "path": None if output.path is None else recorded_path(output.path, dump_folder),
         "file_sha256": output.file_sha256,
@@ -163,11 +170,12 @@ def _output_entry(index: int, output: OutputRecord, dump_folder: Path) -> dict[s
         "latents_sha256": output.latents_sha256,
         "width": output.width,
         "height": output.height,
-        "frames": 1,
-        "fps": None,
+        "frames": output.frames,
+        "fps": output.fps,
         "nonfinite": output.nonfinite,
         "degenerate": output.degenerate,
     }
+    return entry | ({"frames_sha256": list(output.frames_sha256)} if output.frames_sha256 else {})
 
 
 def _steps(request: RequestRecord) -> list[dict[str, Any]]:

@@ -163,9 +163,9 @@ def _refuse_stale(directory: str, analysis: CampaignAnalysis) -> None:
 
 def _rendered(analysis: CampaignAnalysis, output_format: str, *, is_written: bool) -> str:
     from fuseproof.harness.escape import visible
-    from fuseproof.harness.report import render_csv, render_junit, render_markdown, render_numbers
+    from fuseproof.harness.report import render_csv, render_junit, render_numbers, render_written_markdown
 
-    renderers = {"markdown": render_markdown, "json": render_numbers, "csv": render_csv, "junit": render_junit}
+    renderers = {"markdown": render_written_markdown, "json": render_numbers, "csv": render_csv, "junit": render_junit}
     if output_format in renderers:
         return renderers[output_format](analysis)
     lines = analysis.summary_lines()

@@ -84,11 +84,25 @@ def verification_text(verification: Verification) -> str:
     lines = [line for check in verification.checks for line in _check_lines(check)]
     lines.append(f"audited: {_counted(verification.totals())}")
     if verification.is_verified:
-        lines.append(f"VERIFIED: {verification.directory} agrees with everything that can be recomputed from it.")
+        agrees = f"{verification.directory} agrees with everything that can be recomputed from it"
+        lines.append(f"VERIFIED: {agrees}{_hashes(verification)}.")
     else:
         lines.append(f"NOT VERIFIED: {verification.first_text}.")
         lines.append(f"  next: {_advice(verification)}")
     return "".join(f"{visible(line)}\n" for line in lines)
+
+
+def _hashes(verification: Verification) -> str:
+    """``: 18 hashes recomputed; 9 of raw arrays stand as recorded, because those were not kept``; empty without any."""
+    recomputed, recorded = verification.hashes_recomputed, verification.hashes_recorded
+    if not recomputed and not recorded:
+        return ""
+    told = f": {recomputed:,} {'hash' if recomputed == 1 else 'hashes'} recomputed"
+    kinds = [f"{amount:,} of {what}" for what, amount in sorted(recorded.items())]
+    if not kinds:
+        return told
+    listed = kinds[0] if len(kinds) == 1 else f"{', '.join(kinds[:-1])} and {kinds[-1]}"
+    return f"{told}; {listed} stand as recorded, because those were not kept"
 
 
 def _check_lines(check: Check) -> list[str]:

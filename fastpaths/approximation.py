@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from fuseproof.fastpaths.bits import bit_difference, tensors_of
+from fuseproof.fastpaths.bits import bit_difference, larger, tensors_of
 from fuseproof.fastpaths.gates import Gate, GateMode
 
 
@@ -49,7 +49,7 @@ class Deviation:
         if other is None:
             return self
         mine, theirs = asdict(self), asdict(other)
-        return Deviation(**{name: _worse(mine[name], theirs[name]) for name in mine})
+        return Deviation(**{name: larger(mine[name], theirs[name]) for name in mine})
 
 
 class ApproximateGate(Gate):
@@ -111,10 +111,6 @@ def deviation_of(candidate: Any, expected: Any, before: Sequence[torch.Tensor] =
     change = _distance(computed, before) if is_update else size
     error = _distance(list(tensors_of(candidate)), computed)
     return Deviation(difference.differing_share, difference.largest_ulp, _share(error, change), _share(error, size))
-
-
-def _worse(mine: Any, theirs: Any) -> Any:
-    return mine if math.isnan(mine) or mine >= theirs else theirs
 
 
 def _share(error: float, whole: float) -> float:

@@ -7,6 +7,7 @@ about bits.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,10 +20,36 @@ _INTEGER_OF_SIZE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int6
 
 @dataclass(frozen=True)
 class BitDifference:
-    """How far two results are apart: ``differing_share`` of all elements (0..1), largest distance in ulp."""
+    """How far a result is from eager's.
+
+    ``differing_share`` of all elements (0..1); ``largest_ulp``, the largest distance in ulp, and what eager's value is
+    there: beside 0, neighbouring numbers lie so close that a small error is many ulp. ``largest_absolute`` difference
+    of two values; ``relative_error``, the 2-norm of the difference over that of eager's result. A number that a value
+    which is not finite leaves without meaning is NaN or infinite.
+    """
 
     differing_share: float
     largest_ulp: int
+    eager_at_largest_ulp: float = 0.0
+    largest_absolute: float = 0.0
+    relative_error: float = 0.0
+
+    def worst(self, other: BitDifference | None) -> BitDifference:
+        """The larger of each number; what is no number is the worst."""
+        if other is None:
+            return self
+        farther = self if self.largest_ulp >= other.largest_ulp else other
+        return BitDifference(
+            max(self.differing_share, other.differing_share),
+            farther.largest_ulp,
+            farther.eager_at_largest_ulp,
+            larger(self.largest_absolute, other.largest_absolute),
+            larger(self.relative_error, other.relative_error),
+        )
+
+    def to_json(self) -> dict[str, float | int | None]:
+        """Strict JSON values: what is no finite number is None."""
+        return {name: value if math.isfinite(value) else None for name, value in dataclasses.asdict(self).items()}
 
 
 def tensors_of(result: Any) -> Iterator[torch.Tensor]:
@@ -109,22 +136,52 @@ def bits_equal(left: Any, right: Any) -> bool:
     return all(bool(torch.equal(_as_integers(a), _as_integers(b))) for a, b in pairs)
 
 
-def bit_difference(left: Any, right: Any) -> BitDifference:
-    """Share of elements whose bits differ and the largest ulp distance, over all tensors of two results."""
+def larger(mine: Any, theirs: Any) -> Any:
+    """The larger of two errors; what is no number is the larger one."""
+    return mine if math.isnan(mine) or mine >= theirs else theirs
+
+
+def bit_difference(result: Any, eager: Any) -> BitDifference:
+    """How far all tensors of a result are from those of eager's, together."""
     differing = total = largest = 0
-    for a, b in zip(tensors_of(left), tensors_of(right), strict=True):
-        x, y = _as_ordered(a), _as_ordered(b)
-        distance = (x - y).abs()
-        differing += int((_as_integers(a) != _as_integers(b)).sum())
-        total += a.numel()
-        largest = max(largest, int(distance.max()) if distance.numel() else 0)
-    return BitDifference(differing / total if total else 0.0, largest)
+    there = absolute = squared_error = squared_size = 0.0
+    for a, b in zip(tensors_of(result), tensors_of(eager), strict=True):
+        if not a.numel():
+            continue
+        differs = _as_integers(a) != _as_integers(b)
+        total += differs.numel()
+        differing += int(differs.sum())
+        distance = (_as_ordered(a) - _as_ordered(b)).abs().flatten()
+        values, expected = _as_doubles(a), _as_doubles(b)
+        error = torch.where(differs, values - expected, 0.0).abs()
+        place = int(distance.argmax())
+        if int(distance[place]) > largest:
+            largest, there = int(distance[place]), float(expected.flatten()[place])
+        absolute = larger(float(error.max()), absolute)
+        squared_error += float(error.square().sum())
+        squared_size += float(expected.square().sum())
+    share = differing / total if total else 0.0
+    return BitDifference(share, largest, there, absolute, _relative(squared_error, squared_size))
 
 
 def _kind(value: Any) -> str:
     if value is None:
         return "None"
     return "a tensor" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
+
+
+def _relative(squared_error: float, squared_size: float) -> float:
+    """The ratio of two 2-norms; no number where eager's own is none."""
+    if not math.isfinite(squared_size):
+        return math.nan
+    if squared_size == 0:
+        return 0.0 if squared_error == 0 else math.inf
+    return math.sqrt(squared_error / squared_size)
+
+
+def _as_doubles(tensor: torch.Tensor) -> torch.Tensor:
+    plain = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    return plain.detach().double()
 
 
 def _as_integers(tensor: torch.Tensor) -> torch.Tensor:

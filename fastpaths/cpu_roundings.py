@@ -30,6 +30,8 @@ CAUSE_OF_KERNEL = {
     "row_quantize": TANH,
     "group_norm_silu": EXP,
     "conv_bias_residual": DIVISION,
+    "wan_norm_silu": EXP,
+    "causal_conv_input": EXP,
 }
 """Kernels without an entry have the card's bits on a CPU too."""
 

@@ -11,6 +11,7 @@ FAMILIES = {
     "ErnieImageTransformer2DModel": "fuseproof.fastpaths.sites.ernie_image",
     "AutoencoderKL": "fuseproof.fastpaths.sites.autoencoder_kl",
     "AutoencoderKLFlux2": "fuseproof.fastpaths.sites.autoencoder_kl",
+    "AutoencoderKLWan": "fuseproof.fastpaths.sites.autoencoder_kl_wan",
 }
 
 

@@ -24,9 +24,10 @@ from fuseproof.fastpaths.bits import (
     value_mismatch,
 )
 from fuseproof.fastpaths.module_state import call_reason
+from fuseproof.fastpaths.nesting import comparing, tell_those_around
 from fuseproof.fastpaths.telling_values import untelling_because
 from fuseproof.fastpaths.trials import FIRST_SIGHT, Computation, Try, side_by_side
-from fuseproof.fastpaths.wording import key_text, ulp_text
+from fuseproof.fastpaths.wording import difference_text, key_text
 
 logger = logging.getLogger(__name__)
 
@@ -44,10 +45,15 @@ class GateMode(StrEnum):
 
 @dataclass(frozen=True)
 class Rejection:
-    """Why one key may not run fused."""
+    """Why one key may not run fused; ``difference`` is how far its bits were from eager's, where they were compared.
+
+    ``what`` is the reason without the numbers of that difference.
+    """
 
     key: Hashable
     reason: str
+    what: str
+    difference: BitDifference | None = None
 
 
 class Gate:
@@ -62,7 +68,9 @@ class Gate:
     (untimed runs only). With the gate ``off`` nothing is verified, and no key counts as such.
     ``certified`` holds the text of keys that a certificate vouches for; they run fused at once. ``call_observer`` is
     told of every call of a gated operation (operation, arguments, outputs) before it runs. ``stand_ins`` maps the name
-    of a kernel to the operation, and its own gate, that somebody put in its place.
+    of a kernel to the operation, and its own gate, that somebody put in its place. ``compared_in_warmups`` of the
+    comparisons came before counting began; ``differed_inside`` names the sites inside this one that handed on other
+    bits than eager's, under ``observe``.
     """
 
     def __init__(
@@ -81,6 +89,7 @@ class Gate:
         self.calls_eager = 0
         self.calls_verified = 0
         self.calls_compared = 0
+        self.compared_in_warmups = 0
         self.first_sights = 0
         self.first_sight_ms = 0.0
         self.jit_ms = 0.0
@@ -89,6 +98,7 @@ class Gate:
         self.declined: dict[str, int] = {}
         self.eager_causes: dict[str, int] = {}
         self.observed: BitDifference | None = None
+        self.differed_inside: dict[str, None] = {}
         self.call_observer: CallObserver | None = None
         self.stand_ins: dict[str, tuple[Any, Gate]] = {}
         self._verified: set[Hashable] = set()
@@ -131,9 +141,9 @@ class Gate:
             self.certified_keys += 1
             self._verified.add(key)
             return
-        counted = self.calls_fused, self.calls_eager
+        counted = self.calls_fused, self.calls_eager, self.calls_verified
         self._first_sight(key, lambda: candidate, reference, (), True, side_by_side)
-        self.calls_fused, self.calls_eager = counted
+        self.calls_fused, self.calls_eager, self.calls_verified = counted
 
     def run_eager(self, reference: Computation, cause: str) -> Any:
         """Run the reference because nothing can be decided: ``cause`` says why, as a report shows it."""
@@ -150,6 +160,7 @@ class Gate:
     def restart_counting(self) -> None:
         """Forget the calls counted so far, warm-ups for instance; what was decided, and what it cost, stays."""
         self.calls_fused = self.calls_eager = self.calls_verified = 0
+        self.compared_in_warmups = self.calls_compared
         self.declined.clear()
         self.eager_causes.clear()
 
@@ -206,7 +217,8 @@ class Gate:
     ) -> Any:
         started = time.perf_counter()
         self.first_sights += 1
-        seen = trial(fused, reference, writes, self._when(key))
+        with comparing(self):
+            seen = trial(fused, reference, writes, self._when(key))
         self.jit_ms += seen.fused_ms if key not in self._verified else 0.0
         candidate, expected = seen.candidate, seen.expected
         if seen.objection is not None:
@@ -236,30 +248,21 @@ class Gate:
         if mismatch is not None:
             return self._reject(key, f"layout differs from eager{when}: {mismatch}", expected)
         difference = bit_difference(candidate, expected)
-        reason = (
-            f"not bit-exact{when}: {difference.differing_share:.4%} of the values differ, "
-            f"by {ulp_text(difference.largest_ulp)}"
-        )
         if self.mode is GateMode.OBSERVE:
             self._verified.discard(key)
-            self._observe(difference)
+            self.observed = difference.worst(self.observed)
+            tell_those_around(self.site)
             self.calls_fused += 1
             return candidate
-        return self._reject(key, reason, expected)
+        return self._reject(key, f"not bit-exact{when}", expected, difference)
 
     def _when(self, key: Hashable) -> str:
         return "when checked again" if key in self._verified else FIRST_SIGHT
 
-    def _observe(self, difference: BitDifference) -> None:
-        """Keep the worst difference seen."""
-        known = self.observed or BitDifference(0.0, 0)
-        self.observed = BitDifference(
-            max(known.differing_share, difference.differing_share), max(known.largest_ulp, difference.largest_ulp)
-        )
-
-    def _reject(self, key: Hashable, reason: str, expected: Any) -> Any:
+    def _reject(self, key: Hashable, what: str, expected: Any, difference: BitDifference | None = None) -> Any:
         self._verified.discard(key)
-        self.rejections[key] = Rejection(key, reason)
+        reason = what if difference is None else f"{what}: {difference_text(difference)}"
+        self.rejections[key] = Rejection(key, reason, what, difference)
         self.calls_eager += 1
         logger.warning("fast path %s rejected for %s: %s", self.site, key_text(key), reason)
         return expected

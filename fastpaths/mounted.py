@@ -14,10 +14,11 @@ from fuseproof.errors import UsageError
 from fuseproof.fastpaths.compilation import outside_of_compilation
 from fuseproof.fastpaths.gates import Gate, GateMode
 from fuseproof.fastpaths.installation import GraphTarget, Installation
+from fuseproof.fastpaths.nesting import sites_inside
 from fuseproof.fastpaths.operations import GatedOperation
 from fuseproof.fastpaths.reports import site_report
 from fuseproof.fastpaths.tiers import LOSSLESS, QualityInForce, approximate_sites, permits, tier_reasons
-from fuseproof.fastpaths.user_families import UserFamily, decline_unreachable
+from fuseproof.fastpaths.user_families import UserFamily, decline_unreachable, displaced
 
 COMPONENTS = ("transformer", "vae")
 MOUNT_ATTRIBUTE = "_fuseproof_mount"
@@ -179,21 +180,40 @@ class Mount:
         """A copy of the model is not mounted."""
 
     def report(self) -> dict[str, Any]:
-        """Per site: state, reason, calls fused and eager, first-sight and JIT milliseconds, as in a perf dump."""
+        """Per site: state, reason, calls fused and eager, first-sight and JIT milliseconds, as in a perf dump.
+
+        A site that may differ because of others inside it stands after them.
+        """
+        inside = self.differed_inside()
+        sites = {
+            name: site_report(
+                name,
+                self.gates.get(name),
+                part.declined.get(name),
+                self._in_force.taken_over(part).get(name),
+                inside.get(name, ()),
+            )
+            for part in self._parts
+            for name in part.family.SITES
+            if permits(self._in_force.permitted, part.family.QUALITY_OF_SITE[name])
+        }
         return {
             "requested": self.requested,
             "quality": self.quality,
             "gate": str(self.mode),
             "reason": self.reason,
-            "sites": {
-                name: site_report(
-                    name, self.gates.get(name), part.declined.get(name), self._in_force.taken_over(part).get(name)
-                )
-                for part in self._parts
-                for name in part.family.SITES
-                if permits(self._in_force.permitted, part.family.QUALITY_OF_SITE[name])
-            },
+            "sites": {name: sites[name] for name in sorted(sites, key=lambda name: len(inside.get(name, ())))},
         }
+
+    def displaced(self) -> list[str]:
+        """Which built-in sites decline because a site of one's own lies in what they rewrite: a sentence a cause."""
+        return displaced(self._parts)
+
+    def differed_inside(self) -> dict[str, tuple[str, ...]]:
+        """By site that differed, under ``observe``: the sites inside it that did as well."""
+        families = [part.family for part in self._parts]
+        found = {name: sites_inside(name, self.gates, families) for name in self.gates}
+        return {name: inside for name, inside in found.items() if inside}
 
     def _take_off(self, part: Part) -> None:
         installation, component = part.installation, part.component

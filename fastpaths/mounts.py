@@ -105,7 +105,7 @@ def choose_sites(families: Iterable[Family], quality: str, sites: str | Iterable
             f"sites is {sites!r}; it is auto, off, or names of fast paths.",
             next_step="Use auto, off, or a list of names.",
         )
-    if sites == "off" or not qualities:
+    if sites == "off":
         return ()
     permitted = tuple(name for name in qualities if permits(quality, qualities[name]))
     if sites == "auto":
@@ -114,8 +114,8 @@ def choose_sites(families: Iterable[Family], quality: str, sites: str | Iterable
     for name in asked:
         if name not in qualities:
             raise UsageError(
-                f"unknown fast path {name!r}; this model has {', '.join(qualities)}.",
-                next_step="Use auto, off, or names from that list separated by commas.",
+                f"unknown fast path {name!r}; this model has {', '.join(qualities) or 'none'}.",
+                next_step="Use auto, off, or names from that list separated by commas." if qualities else "Use auto.",
             )
         if name not in permitted:
             raise UsageError(f"fast path {name!r} needs --quality {qualities[name]}, not {quality}.")

@@ -11,6 +11,10 @@ import torch
 FLOAT32_BACKENDS = (("cuda", "matmul"), ("mkldnn", "matmul"), ("cudnn", "conv"))
 
 
+class Numerics(tuple[Hashable, ...]):
+    """The settings of a process as a key holds them: equal to, and written as, the plain tuple of them."""
+
+
 def numerics_of(device: torch.device) -> Hashable:
     """What a decision about modules on ``device`` depends on besides their arguments; None where nothing computes."""
     if device.type == "meta":
@@ -18,8 +22,9 @@ def numerics_of(device: torch.device) -> Hashable:
     from diffusers.models.attention_dispatch import _AttentionBackendRegistry
 
     cuda = torch.backends.cuda
-    return (
+    settings = (
         torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None,
+        torch.get_default_dtype(),
         float32_precision(),
         torch.are_deterministic_algorithms_enabled(),
         torch.get_num_threads() if device.type == "cpu" else None,
@@ -29,6 +34,7 @@ def numerics_of(device: torch.device) -> Hashable:
         str(cuda.preferred_blas_library()),
         str(_AttentionBackendRegistry.get_active_backend()[0].value),
     )
+    return Numerics(settings)
 
 
 def float32_precision() -> Hashable:

@@ -7,7 +7,6 @@ the gate of the built-in site that owns the kernel, which passes those calls on 
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -18,14 +17,15 @@ from fuseproof.errors import UsageError
 from fuseproof.fastpaths.families import kernels_of_site
 from fuseproof.fastpaths.gates import Gate
 from fuseproof.fastpaths.installation import Installation, taken_off_if_it_fails
+from fuseproof.fastpaths.module_names import matches, names_text
 from fuseproof.fastpaths.module_state import call_reason
 from fuseproof.fastpaths.operations import GatedOperation, signature
 from fuseproof.fastpaths.replacements import Forward, Replacement
+from fuseproof.fastpaths.sites.plain_modules import OWN_FAST_PATH
 from fuseproof.fastpaths.user_code import tensors_in
 from fuseproof.fastpaths.user_operations import UserOperation
 from fuseproof.fastpaths.user_sites import UserSite, refuse_duplicates
 
-MODULES_SHOWN = 4
 PLAIN_ARGUMENTS = (torch.Tensor, torch.dtype, torch.device, str, int, float, type(None))
 
 
@@ -144,6 +144,20 @@ def decline_unreachable(parts: Iterable[MountedPart], gates: Mapping[str, Gate])
             part.declined |= {name: blocked[owner] for name, owner in stand_ins if name in gates and owner in blocked}
 
 
+def displaced(parts: Iterable[MountedPart]) -> list[str]:
+    """One sentence for each site of one's own on a module whose forward the built-in sites named there pass by."""
+    reasons: dict[str, list[str]] = {}
+    for part in parts:
+        for site, reason in part.declined.items():
+            if OWN_FAST_PATH in reason and not isinstance(part.family, UserFamily):
+                reasons.setdefault(reason, []).append(site)
+    return [
+        f"{', '.join(sites)} declined for the whole run, whatever becomes of the site: {reason}; a site that replaces "
+        "a built-in kernel leaves them mounted"
+        for reason, sites in reasons.items()
+    ]
+
+
 def _unreachable(part: MountedPart) -> Iterator[tuple[str, str]]:
     """Sites whose kernels nobody would call, and why. That the built-in kernel cannot run here is no such reason."""
     requires = getattr(part.family, "REQUIRES", {})
@@ -157,15 +171,14 @@ def _unreachable(part: MountedPart) -> Iterator[tuple[str, str]]:
 
 
 def modules_matching(component: nn.Module, site: UserSite) -> list[tuple[str, nn.Module]]:
-    """The modules that the site's glob names; a :class:`UsageError` shows some that exist where it names none."""
-    pattern = re.compile("".join(_translated(part) for part in re.split(r"(\*\*|\*|\?)", site.modules or "")))
-    found = [(name, module) for name, module in component.named_modules() if name and pattern.fullmatch(name)]
+    """The modules that the site's glob names; a :class:`UsageError` shows names near it where it names none."""
+    glob, modules = site.modules or "", dict(component.named_modules())
+    found = [(name, module) for name, module in modules.items() if name and matches(glob, name)]
     if found:
         return found
-    shown = ", ".join([name for name, _ in component.named_modules() if name][:MODULES_SHOWN])
     raise UsageError(
         f"modules={site.modules!r} of site {site.name!r} names no module of {type(component).__name__}.",
-        next_step=f"It has {shown}, ...; * stands for one part of a name, ** for several.",
+        next_step=f"{names_text(glob, modules)} * stands for one part of a name, ** for several.",
     )
 
 
@@ -193,7 +206,3 @@ def _forward(call: ModuleOperation, eager: Forward) -> Forward:
         return call.run(eager, args, kwargs)
 
     return forward
-
-
-def _translated(part: str) -> str:
-    return {"**": ".*", "*": "[^.]*", "?": "[^.]"}.get(part, re.escape(part))

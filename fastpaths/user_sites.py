@@ -41,6 +41,8 @@ logger = logging.getLogger(__name__)
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 RESERVED_NAMES = frozenset({"auto", "off"})
 EXAMPLE = "from fuseproof.fastpaths import UserSite; SITES = [UserSite(name, fused=..., modules=...)]"
+HOW_TO_BEGIN = f"Name a file that holds, at the least: {EXAMPLE}."
+HOW_TO_MEND = "Mend it there; `python FILE` shows the whole error."
 LARGEST_FILE_BYTES = 4 * 1024 * 1024
 
 
@@ -74,12 +76,16 @@ class UserSite:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not NAME.fullmatch(self.name) or self.name in RESERVED_NAMES:
             raise UsageError(
-                f"a site is named {self.name!r}; a name has up to 64 of a-z, 0-9, _ and -, and is not auto or off."
+                f"a site is named {self.name!r}; a name has up to 64 of a-z, 0-9, _ and -, and is not auto or off.",
+                next_step="Name it as my_norm.",
             )
         for attribute in ("fused", "reject_reason", "reference"):
             value = getattr(self, attribute)
             if not callable(value) and not (attribute == "reference" and value is None):
-                raise UsageError(f"{attribute} of site {self.name!r} is {value!r}; a function was expected.")
+                raise UsageError(
+                    f"{attribute} of site {self.name!r} is {value!r}; a function was expected.",
+                    next_step=f"Give the function itself, as {attribute}=my_function.",
+                )
         places = {"modules": self.modules, "replaces": self.replaces}
         given = {key: value for key, value in places.items() if value is not None}
         if len(given) != 1:
@@ -90,7 +96,10 @@ class UserSite:
             )
         for key, value in given.items():
             if not isinstance(value, str) or not value:
-                raise UsageError(f"{key} of site {self.name!r} is {value!r}; a name was expected.")
+                raise UsageError(
+                    f"{key} of site {self.name!r} is {value!r}; a name was expected.",
+                    next_step='Give it as text: modules="transformer_blocks.*.norm2" or replaces="layernorm_modulate".',
+                )
 
 
 @dataclass(frozen=True)
@@ -148,14 +157,17 @@ def _read(file: Path) -> bytes:
     try:
         if not file.is_file():
             what = "a folder" if file.is_dir() else "a special file" if file.exists() else "no file"
-            raise UsageError(f"--fastpaths-from {file} is {what}; a Python file was expected.")
+            raise UsageError(f"--fastpaths-from {file} is {what}; a Python file was expected.", next_step=HOW_TO_BEGIN)
         with file.open("rb") as stream:
             source = stream.read(LARGEST_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UsageError(f"--fastpaths-from {str(file)!r} cannot be read: {reason}.") from error
+        raise UsageError(f"--fastpaths-from {str(file)!r} cannot be read: {reason}.", next_step=HOW_TO_BEGIN) from error
     if len(source) > LARGEST_FILE_BYTES:
-        raise UsageError(f"--fastpaths-from {file} is larger than {LARGEST_FILE_BYTES >> 20} MiB, as no module is.")
+        raise UsageError(
+            f"--fastpaths-from {file} is larger than {LARGEST_FILE_BYTES >> 20} MiB, as no module is.",
+            next_step=HOW_TO_BEGIN,
+        )
     return source
 
 
@@ -171,12 +183,15 @@ def _executed(file: Path, source: bytes, sha256: str) -> ModuleType:
         code = compile(source, str(file.absolute()), "exec")
     except (RecursionError, MemoryError) as error:
         raise UsageError(
-            f"--fastpaths-from {file} is nested too deeply, or too long in one place, to compile."
+            f"--fastpaths-from {file} is nested too deeply, or too long in one place, to compile.",
+            next_step="Split what is generated, or read it from a file of its own.",
         ) from error
     except (SyntaxError, ValueError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         message = error.msg if isinstance(error, SyntaxError) else error
-        raise UsageError(f"--fastpaths-from {file} is no Python{line}: {plain_text(message)}.") from error
+        raise UsageError(
+            f"--fastpaths-from {file} is no Python{line}: {plain_text(message)}.", next_step=HOW_TO_MEND
+        ) from error
     sys.modules[name] = module
     settings = TorchSettings()
     try:
@@ -186,7 +201,9 @@ def _executed(file: Path, source: bytes, sha256: str) -> ModuleType:
         raise UsageError(f"{file}: {error.message}", next_step=error.next_step) from error
     except (Exception, SystemExit) as error:
         what = plain_text(f"{type(error).__name__}: {error}").rstrip(".")
-        raise UsageError(f"--fastpaths-from {file} fails{_line_in(file, error)}: {what}.") from error
+        raise UsageError(
+            f"--fastpaths-from {file} fails{_line_in(file, error)}: {what}.", next_step=HOW_TO_MEND
+        ) from error
     finally:
         changed = settings.put_back(random=False)
     if changed is not None:

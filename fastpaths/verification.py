@@ -26,7 +26,7 @@ from fuseproof.fastpaths.gates import Gate
 from fuseproof.fastpaths.prepared_calls import Prepared, poison_freed_memory, prepare
 from fuseproof.fastpaths.tracing import SiteCall
 from fuseproof.fastpaths.trials import is_device_error
-from fuseproof.fastpaths.wording import ulp_text
+from fuseproof.fastpaths.wording import difference_text
 
 POINTWISE_KERNELS = frozenset({"gated_residual", "gelu_tanh", "geglu", "attention_mlp_gelu", "conv_bias_residual"})
 FINITE_ONLY = frozenset({"row_quantize"})
@@ -206,9 +206,7 @@ def _compared_alone(call: SiteCall, prepared: Prepared, device: torch.device) ->
         return State.DIFFERS, f"not laid out as eager: {mismatch}"
     if bits_equal(found, expected):
         return State.EQUAL, None
-    difference = bit_difference(found, expected)
-    share = f"{difference.differing_share:.4%} of the values differ"
-    return _difference(call, device, f"not bit-exact: {share}, by {ulp_text(difference.largest_ulp)}")
+    return _difference(call, device, f"not bit-exact: {difference_text(bit_difference(found, expected))}")
 
 
 def _difference(call: SiteCall, device: torch.device, reason: str) -> tuple[State, str]:

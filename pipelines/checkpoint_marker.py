@@ -63,12 +63,15 @@ def parse_marker(values: Mapping[str, Any], where: str) -> Marker:
     return Marker(family, canvas_pixels)
 
 
-def family_of_checkpoint(pipeline_class: str, marker: Marker, expected: Family | None, where: str) -> Family:
+def family_of_checkpoint(
+    pipeline_class: str, index: Mapping[str, Any], marker: Marker, expected: Family | None, where: str
+) -> Family:
     """The family of a folder with this ``pipeline_class``: ``expected`` by the request, else what the marker says.
 
-    A UsageError says where the two, or one of them and the class, contradict each other.
+    Families of one class are told apart by the options in the folder's ``index`` where it says any. A UsageError says
+    where the two, or one of them and the class, contradict each other.
     """
-    possible = families_of_pipeline_class(pipeline_class)
+    possible = families_with_options(pipeline_class, index, where)
     marked = next((family for family in possible if family.name == marker.family), None)
     names = " or ".join(family.name for family in possible)
     if marker.family is not None and marked is None:
@@ -88,3 +91,25 @@ def family_of_checkpoint(pipeline_class: str, marker: Marker, expected: Family |
             next_step="Leave --model-id out, or correct the file.",
         )
     return expected
+
+
+def families_with_options(pipeline_class: str, index: Mapping[str, Any], where: str) -> tuple[Family, ...]:
+    """The families of ``pipeline_class`` whose ``pipeline_options`` are the folder's; a UsageError where none has them.
+
+    An option that ``index`` lacks is false or null, as diffusers' constructors have it.
+    """
+    families = families_of_pipeline_class(pipeline_class)
+    possible = tuple(
+        family
+        for family in families
+        if all((index.get(name) or None) == (value or None) for name, value in family.pipeline_options.items())
+    )
+    if not possible:
+        seen = {name: index.get(name) for family in families for name in family.pipeline_options}
+        listed = ", ".join(f"{name} {json.dumps(value)}" for name, value in seen.items())
+        names = ", ".join(family.name for family in families)
+        raise UsageError(
+            f"{where} holds a {pipeline_class} with {listed}, which is none of {names}.",
+            next_step="`fuseproof models list` shows the families that run today.",
+        )
+    return possible

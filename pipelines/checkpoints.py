@@ -15,8 +15,10 @@ from typing import Any
 
 from fuseproof.errors import FuseproofError
 from fuseproof.pipelines.checkpoint_marker import MARKER, UNMARKED, Marker, family_of_checkpoint, parse_marker
+from fuseproof.pipelines.config_numbers import number_faults
 from fuseproof.pipelines.families import PROMPT_ENHANCER, Component, Family
 from fuseproof.pipelines.regular_files import open_regular
+from fuseproof.pipelines.wan_configs import refuse_unfit_configs
 from fuseproof.pipelines.weight_files import WeightFile, foreign_contents, read_weight_file
 
 MODEL_INDEX = "model_index.json"
@@ -33,43 +35,6 @@ BATCHES_COUNTED = "num_batches_tracked"
 """The end of the one integer that a checkpoint may hold: how many batches a batch norm was trained on."""
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 NAMES_SHOWN = 4
-
-
-@dataclass(frozen=True)
-class NumberRule:
-    """What the number under one key of a component's config must be; ``required`` where absence means null."""
-
-    key: str
-    expected: str
-    is_whole: bool = False
-    is_positive: bool = False
-    is_nonzero: bool = False
-    required: bool = False
-
-    def allows(self, value: object) -> bool:
-        """Whether ``value``, as JSON gave it, can be computed with."""
-        if isinstance(value, bool) or not isinstance(value, int if self.is_whole else int | float):
-            return False
-        is_usable = -LARGEST_NUMBER <= value <= LARGEST_NUMBER  # false for NaN too
-        return is_usable and not (self.is_positive and value <= 0) and not (self.is_nonzero and value == 0)
-
-
-LARGEST_NUMBER = 1e9
-CONFIG_NUMBERS: Mapping[str, tuple[NumberRule, ...]] = MappingProxyType(
-    {
-        "FlowMatchEulerDiscreteScheduler": (
-            NumberRule("shift", "a positive number", is_positive=True),
-            NumberRule("base_shift", "a number"),
-            NumberRule("max_shift", "a number"),
-            NumberRule("base_image_seq_len", "a positive whole number", is_whole=True, is_positive=True),
-            NumberRule("max_image_seq_len", "a positive whole number", is_whole=True, is_positive=True),
-        ),
-        "AutoencoderKL": (
-            NumberRule("scaling_factor", "a number other than 0", is_nonzero=True),
-            NumberRule("shift_factor", "a number", required=True),
-        ),
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -124,7 +89,7 @@ def check_checkpoint(folder: Path, expected: Family | None = None) -> Checkpoint
     """
     index = read_model_index(folder)
     marker = _read_marker(folder)
-    family = family_of_checkpoint(index["_class_name"], marker, expected, str(folder))
+    family = family_of_checkpoint(index["_class_name"], index, marker, expected, str(folder))
     components = listed_components(index, family, folder)
     weight_files: dict[str, tuple[WeightFile, ...]] = {}
     for name in components:
@@ -132,7 +97,10 @@ def check_checkpoint(folder: Path, expected: Family | None = None) -> Checkpoint
         _check_component_folder(folder, name, component, components[name][1])
         if component.kind == "model":
             weight_files[name] = tuple(_weight_files(folder, name, component))
-    return Checkpoint(folder, family, MappingProxyType(components), MappingProxyType(weight_files), marker)
+    checkpoint = Checkpoint(folder, family, MappingProxyType(components), MappingProxyType(weight_files), marker)
+    if family.makes_video:
+        refuse_unfit_configs(checkpoint)
+    return checkpoint
 
 
 def read_model_index(folder: Path) -> dict[str, Any]:
@@ -159,6 +127,8 @@ def _read_marker(folder: Path) -> Marker:
 def listed_components(index: Mapping[str, Any], family: Family, folder: Path) -> dict[str, tuple[str, str]]:
     """The components that ``model_index.json`` fills, checked against what the family's pipeline takes."""
     for name, entry in index.items():
+        if name in family.empty_components and entry == [None, None]:
+            continue
         if isinstance(entry, list) and name not in family.components:
             known = ", ".join(family.components)
             raise _unreadable(
@@ -201,7 +171,8 @@ def _check_component_folder(folder: Path, name: str, component: Component, class
             raise _unreadable(f"{name}/{config_name} is missing in {folder}.")
         config = _read_json_object(path, folder)
         _check_own_class(config, class_name, _shown(path, folder), folder)
-        _check_numbers(config, class_name, _shown(path, folder), folder)
+        for fault in number_faults(config, class_name, component.kind):
+            raise _unreadable(f"{_shown(path, folder)} in {folder} {fault}.")
     if component.kind == "tokenizer":
         _check_tokenizer_files(folder, name)
     if component.kind == "processor" and component.required:
@@ -216,20 +187,6 @@ def _check_own_class(config: Mapping[str, Any], class_name: str, shown: str, fol
             raise _unreadable(
                 f"{shown} in {folder} has {key} {json.dumps(named)}, but {MODEL_INDEX} says {class_name}."
             )
-
-
-def _check_numbers(config: Mapping[str, Any], class_name: str, shown: str, folder: Path) -> None:
-    """The few numbers that a pipeline takes from a config and computes with, without looking at them itself."""
-    for rule in CONFIG_NUMBERS.get(class_name, ()):
-        if rule.key not in config and not rule.required:
-            continue
-        value = config.get(rule.key)
-        if not rule.allows(value):
-            seen = f"has {rule.key} {json.dumps(value)[:40]}" if rule.key in config else f"lacks {rule.key}"
-            raise _unreadable(f"{shown} in {folder} {seen}; {rule.expected} was expected.")
-    base, largest = config.get("base_image_seq_len", 256), config.get("max_image_seq_len", 4096)
-    if class_name in CONFIG_NUMBERS and base == largest:
-        raise _unreadable(f"{shown} in {folder} has base_image_seq_len and max_image_seq_len {base}; they must differ.")
 
 
 def _check_tokenizer_files(folder: Path, name: str) -> None:

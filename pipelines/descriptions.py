@@ -24,6 +24,13 @@ TRANSFORMER_GEOMETRY = {
         "ffn_hidden_size": "ffn_hidden_size",
         "text_hidden_size": "text_in_dim",
     },
+    "WanTransformer3DModel": {
+        "blocks": "num_layers",
+        "attention_heads": "num_attention_heads",
+        "head_dim": "attention_head_dim",
+        "ffn_hidden_size": "ffn_dim",
+        "text_hidden_size": "text_dim",
+    },
 }
 """By transformer class: our words for the geometry, and the keys of its config that say it."""
 
@@ -39,6 +46,7 @@ def describe_family(family: Family) -> dict[str, Any]:
         "pipeline_class": family.pipeline_class,
         "model_ids": list(family.model_ids),
         "takes_image": family.takes_image,
+        "accepts_image": family.accepts_image,
         "makes_video": family.makes_video,
         "published_transformer_parameters": rounded_parameters(family.parameters),
         "geometry": dict(family.geometry),
@@ -49,6 +57,7 @@ def describe_family(family: Family) -> dict[str, Any]:
             "canvas_pixels": family.canvas_pixels,
             "num_inference_steps": family.default_steps,
             "guidance_scale": family.default_guidance_scale,
+            **_clip(family.default_frames, family),
         },
         "embedded_defaults": {
             "width": None if family.takes_image else family.embedded_width,
@@ -56,6 +65,7 @@ def describe_family(family: Family) -> dict[str, Any]:
             "canvas_pixels": family.embedded_width * family.embedded_height if family.takes_image else None,
             "num_inference_steps": family.embedded_steps,
             "guidance_scale": family.default_guidance_scale,
+            **_clip(family.embedded_frames, family),
         },
         "sizes": {
             "multiple_of": family.size_multiple,
@@ -63,6 +73,7 @@ def describe_family(family: Family) -> dict[str, Any]:
             "maximum_side": family.maximum_side,
             "maximum_pixels": family.maximum_pixels,
             "canvas_rule": canvas_rule(family),
+            "frame_rule": frame_rule(family),
         },
         "components": {
             name: {
@@ -75,6 +86,17 @@ def describe_family(family: Family) -> dict[str, Any]:
         },
         "notes": list(family.notes),
     }
+
+
+def _clip(frames: int | None, family: Family) -> dict[str, int | None]:
+    return {"num_frames": frames, "fps": family.default_fps} if family.makes_video else {}
+
+
+def frame_rule(family: Family) -> str | None:
+    """How many frames a clip may have, as a sentence's end; None for a family that makes single images."""
+    if not family.makes_video:
+        return None
+    return f"a multiple of {family.frame_multiple} and one, up to {family.maximum_frames}"
 
 
 def rounded_parameters(count: int) -> str:
@@ -98,7 +120,7 @@ def describe_dummy(family: Family) -> dict[str, Any] | None:
     return {
         "model_path": family.name,
         "parameters": total,
-        "weight_bytes": {dtype: total * size for dtype, size in BYTES_OF_DTYPE.items()},
+        "weight_bytes": {dtype: geometry.weight_bytes(dtype) for dtype in BYTES_OF_DTYPE},
         "components": {
             name: {"parameters": geometry.parameters[name], "geometry": sizes}
             for name, sizes in _dummy_sizes(geometry, family.components["transformer"].classes[0]).items()
@@ -107,10 +129,34 @@ def describe_dummy(family: Family) -> dict[str, Any] | None:
 
 
 def _dummy_sizes(geometry: DummyGeometry, transformer_class: str) -> dict[str, dict[str, Any]]:
-    text, vision, vae = geometry.text_model, geometry.vision_model, geometry.vae
     transformer = {name: geometry.transformer[key] for name, key in TRANSFORMER_GEOMETRY[transformer_class].items()}
     return {
         "transformer": transformer | {"rotary_axes": list(geometry.rotary_axes)},
+        **(_wan_sizes(geometry) if geometry.architecture == "wan" else _picture_sizes(geometry)),
+    }
+
+
+def _wan_sizes(geometry: DummyGeometry) -> dict[str, dict[str, Any]]:
+    text, vae = geometry.text_model, geometry.vae
+    return {
+        "text_encoder": {
+            "layers": text["num_layers"],
+            "hidden_size": text["d_model"],
+            "heads": text["num_heads"],
+            "intermediate_size": text["d_ff"],
+            "vocabulary": text["vocab_size"],
+        },
+        "vae": {
+            "latent_channels": vae["z_dim"],
+            "width": vae["base_dim"],
+            "decoder_width": vae.get("decoder_base_dim", vae["base_dim"]),
+        },
+    }
+
+
+def _picture_sizes(geometry: DummyGeometry) -> dict[str, dict[str, Any]]:
+    text, vision, vae = geometry.text_model, geometry.vision_model, geometry.vae
+    return {
         "text_encoder": {
             "layers": text["num_hidden_layers"],
             "hidden_size": text["hidden_size"],
@@ -142,7 +188,9 @@ def describe_checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
             name: {"library": library, "class": class_name, **_weights(checkpoint, name)}
             for name, (library, class_name) in checkpoint.components.items()
         },
-        "prompt_rewriting": checkpoint.has_text_processor and checkpoint.family.rewrites_prompts,
+        "prompt_rewriting": None
+        if checkpoint.family.makes_video
+        else checkpoint.has_text_processor and checkpoint.family.rewrites_prompts,
         "prompt_enhancement": not checkpoint.absent_enhancer_parts if checkpoint.family.enhances_prompts else None,
     }
 
@@ -170,7 +218,8 @@ def _geometry(checkpoint: Checkpoint) -> dict[str, Any]:
         geometry["hidden_size"] = heads * head_dim if isinstance(heads, int) and isinstance(head_dim, int) else None
     else:
         geometry["head_dim"] = width // heads if isinstance(heads, int) and heads and isinstance(width, int) else None
-    geometry["latent_channels"] = vae.get("latent_channels")
+    geometry["latent_channels"] = vae.get("latent_channels", vae.get("z_dim"))
     stages = vae.get("block_out_channels")
-    geometry["vae_scale"] = 2 ** (len(stages) - 1) if isinstance(stages, list) and stages else None
+    scale = 2 ** (len(stages) - 1) if isinstance(stages, list) and stages else None
+    geometry["vae_scale"] = vae.get("scale_factor_spatial", scale)
     return geometry

@@ -5,20 +5,23 @@ run the real shapes. Sources: Qwen2.5-VL-7B-Instruct's public config for the tex
 ``AutoencoderKL`` (LongCat's own factors are in its checkpoint only), LongCat-Image's released depth of 10 + 20 blocks
 for the transformer (the class's defaults, 19 + 38, are another model); for ERNIE-Image its released 36 blocks of 4096
 (the class's defaults, 24 of 3072, are another model), Ministral-3-3B's public config for the text encoder (26 layers of
-3072) and the class's own defaults, which are FLUX.2's, for the ``AutoencoderKLFlux2``. ``parameters`` are counted on
-the meta device; a test counts them again.
+3072) and the class's own defaults, which are FLUX.2's, for the ``AutoencoderKLFlux2``; for Wan the public configs of
+its transformers and VAEs, and UMT5-XXL's for the text encoder. ``parameters`` are counted on the meta device; a test
+counts them again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
 from fuseproof.errors import UsageError
 from fuseproof.pipelines.families import FAMILIES, Family, family_of_model_id
+from fuseproof.pipelines.wan_latents import WAN22_VAE
 
 RECIPE = 1
 """Version of the weight recipe (:mod:`fuseproof.pipelines.dummy_weights`): another one means other weights."""
@@ -33,9 +36,11 @@ Arguments = Mapping[str, Any]
 class DummyGeometry:
     """Constructor arguments of each component.
 
-    ``text_model`` and ``vision_model`` are the two halves of the text encoder's config; token ids are the tokenizer's.
+    ``text_model`` and ``vision_model`` are the two halves of the text encoder's config, the second one empty where it
+    sees no images; token ids are the tokenizer's.
     ``architecture`` says whose classes take the arguments.
     ``parameters`` counts each component; it may stay empty for a geometry that nobody asks to be described.
+    ``float32_parameters`` counts those of them that stay in fp32 whatever the dtype.
     """
 
     transformer: Arguments
@@ -43,11 +48,16 @@ class DummyGeometry:
     vision_model: Arguments
     vae: Arguments
     parameters: Mapping[str, int] = field(default_factory=dict)
-    architecture: Literal["longcat", "ernie"] = "longcat"
+    float32_parameters: Mapping[str, int] = field(default_factory=dict)
+    architecture: Literal["longcat", "ernie", "wan"] = "longcat"
 
     @property
     def rotary_axes(self) -> tuple[int, ...]:
         """Channels of a head that turn with each axis of a position."""
+        if self.architecture == "wan":
+            width = self.transformer["attention_head_dim"]
+            plane = 2 * (width // 6)
+            return width - 2 * plane, plane, plane
         axes: tuple[int, ...] = self.transformer["rope_axes_dim" if self.architecture == "ernie" else "axes_dims_rope"]
         return axes
 
@@ -55,6 +65,11 @@ class DummyGeometry:
     def total_parameters(self) -> int:
         """All components together."""
         return sum(self.parameters.values())
+
+    def weight_bytes(self, dtype: str) -> int:
+        """All components together in ``dtype``, but for what stays in fp32."""
+        kept = sum(self.float32_parameters.values())
+        return (self.total_parameters - kept) * BYTES_OF_DTYPE[dtype] + kept * BYTES_OF_DTYPE["float32"]
 
 
 LONGCAT = DummyGeometry(
@@ -174,6 +189,57 @@ ERNIE = DummyGeometry(
     architecture="ernie",
 )
 
+UMT5_XXL: Arguments = MappingProxyType(
+    {
+        "vocab_size": 256384,
+        "d_model": 4096,
+        "d_kv": 64,
+        "d_ff": 10240,
+        "num_layers": 24,
+        "num_heads": 64,
+    }
+)
+
+WAN22 = DummyGeometry(
+    transformer=MappingProxyType(
+        {
+            "num_attention_heads": 24,
+            "attention_head_dim": 128,
+            "in_channels": 48,
+            "out_channels": 48,
+            "text_dim": 4096,
+            "ffn_dim": 14336,
+            "num_layers": 30,
+        }
+    ),
+    text_model=UMT5_XXL,
+    vision_model=MappingProxyType({}),
+    vae=WAN22_VAE,
+    parameters=MappingProxyType({"transformer": 4_999_787_712, "text_encoder": 5_680_910_336, "vae": 704_688_668}),
+    float32_parameters=MappingProxyType({"transformer": 10_973_184, "vae": 704_688_668}),
+    architecture="wan",
+)
+
+WAN21 = DummyGeometry(
+    transformer=MappingProxyType(
+        {
+            "num_attention_heads": 12,
+            "attention_head_dim": 128,
+            "in_channels": 16,
+            "out_channels": 16,
+            "text_dim": 4096,
+            "ffn_dim": 8960,
+            "num_layers": 30,
+        }
+    ),
+    text_model=UMT5_XXL,
+    vision_model=MappingProxyType({}),
+    vae=MappingProxyType({"base_dim": 96, "z_dim": 16}),
+    parameters=MappingProxyType({"transformer": 1_418_996_800, "text_encoder": 5_680_910_336, "vae": 126_892_531}),
+    float32_parameters=MappingProxyType({"transformer": 3_127_296, "vae": 126_892_531}),
+    architecture="wan",
+)
+
 GEOMETRIES: Mapping[str, DummyGeometry] = MappingProxyType(
     {
         "longcat-image": LONGCAT,
@@ -181,6 +247,8 @@ GEOMETRIES: Mapping[str, DummyGeometry] = MappingProxyType(
         "longcat-image-edit-turbo": LONGCAT,
         "ernie-image": ERNIE,
         "ernie-image-turbo": ERNIE,
+        "wan2.2-ti2v-5b": WAN22,
+        "wan2.1-t2v-1.3b": WAN21,
     }
 )
 """By family name. What differs between a model, its editing and its distilled variant are weights, not sizes."""
@@ -199,7 +267,7 @@ def family_of_dummy(model_path: str) -> Family:
     raise UsageError(
         f"--load-format dummy reads no files, and --model-path {model_path!r} is {what}; it must name one of "
         f"{', '.join(names)}.",
-        next_step=f"Use --model-path {names[0]}.",
+        next_step=f"Use --model-path {next(iter(get_close_matches(model_path.lower(), names, n=1)), names[0])}.",
     )
 
 

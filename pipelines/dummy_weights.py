@@ -17,7 +17,14 @@ import torch
 
 from fuseproof.errors import FuseproofError
 from fuseproof.pipelines.dummy_geometry import RECIPE
-from fuseproof.pipelines.tiny.weights import BIAS_SPREAD, NORM_WEIGHT_SPREAD, VARIANCE_SPREAD, Gain, tensor_seed
+from fuseproof.pipelines.tiny.weights import (
+    BIAS_SPREAD,
+    NORM_GAMMA,
+    NORM_WEIGHT_SPREAD,
+    VARIANCE_SPREAD,
+    Gain,
+    tensor_seed,
+)
 
 BINOMIAL = (1.0, 2.0, 1.0)
 
@@ -31,8 +38,7 @@ def materialise(
     keep the dtype that the library gives them (fp32 rotary frequencies in a bf16 model), as after
     ``from_pretrained(dtype=...)``.
     """
-    # diffusers' own `to` warns of modules that from_pretrained would keep in fp32, and then names none.
-    torch.nn.Module.to(model, dtype=dtype)
+    cast(model, dtype)
     model.to_empty(device=device)
     prefix = f"dummy-{RECIPE}/{seed}/{component}"
     _compute_buffers(model, device)
@@ -40,17 +46,42 @@ def materialise(
     _draw_parameters(model, prefix, device, gain)
 
 
+def cast(model: torch.nn.Module, dtype: torch.dtype) -> None:
+    """Make ``model`` ``dtype`` in place, but for the modules that a diffusers class names (``_keep_in_fp32_modules``).
+
+    They stay in fp32, as after ``from_pretrained(dtype=...)``.
+    """
+    # diffusers' own `to` warns of these modules, and then names none.
+    torch.nn.Module.to(model, dtype=dtype)
+    kept = frozenset(getattr(model, "_keep_in_fp32_modules", None) or ()) if is_of_diffusers(model) else frozenset()
+    for name, parameter in model.named_parameters():
+        if not kept.isdisjoint(name.split(".")):
+            parameter.data = parameter.data.float()
+
+
+def is_of_diffusers(model: torch.nn.Module) -> bool:
+    """Whether loading follows diffusers' rule; transformers keeps its own modules in fp32 for float16 alone."""
+    return type(model).__module__.startswith("diffusers.")
+
+
 def _compute_buffers(model: torch.nn.Module, device: torch.device) -> None:
     """Build each module that owns buffers once more, for real, from its config, and take over its buffers."""
     for name, module in model.named_modules():
         if not module._buffers or isinstance(module, torch.nn.BatchNorm2d):
             continue
-        rebuild: Callable[[object], torch.nn.Module] = type(module)
-        config = getattr(module, "config", None)
-        if config is None or next(module.parameters(), None) is not None:
-            raise FuseproofError(f"{name} has buffers {', '.join(module._buffers)}, and no recipe to compute them.")
-        for buffer_name, buffer in rebuild(config).named_buffers():
+        for buffer_name, buffer in _rebuilt(name, module).named_buffers():
             setattr(module, buffer_name, buffer.to(device))
+
+
+def _rebuilt(name: str, module: torch.nn.Module) -> torch.nn.Module:
+    """The parameterless ``module`` once more, for real."""
+    rebuild: Callable[..., torch.nn.Module] = type(module)
+    if rebuild.__name__ == "WanRotaryPosEmbed":
+        return rebuild(module.attention_head_dim, module.patch_size, module.max_seq_len)
+    config = getattr(module, "config", None)
+    if config is None or next(module.parameters(), None) is not None:
+        raise FuseproofError(f"{name} has buffers {', '.join(module._buffers)}, and no recipe to compute them.")
+    return rebuild(config)
 
 
 @torch.no_grad()
@@ -82,6 +113,11 @@ def _draw(parameter: torch.Tensor, name: str, gain: float, generator: torch.Gene
     if parameter.ndim == 4 and shape[2:] == (3, 3):
         mix = parameter.new_empty((*shape[:2], 1, 1)).normal_(0.0, gain / shape[1] ** 0.5, generator=generator)
         parameter.copy_(mix * _binomial_window(parameter))
+    elif parameter.ndim == 5 and shape[3:] == (3, 3):
+        mix = parameter.new_empty((*shape[:2], 1, 1, 1)).normal_(0.0, gain / shape[1] ** 0.5, generator=generator)
+        parameter.copy_(mix * _frame_window(parameter) * _binomial_window(parameter))
+    elif name.endswith(NORM_GAMMA):
+        parameter.normal_(gain, gain * NORM_WEIGHT_SPREAD, generator=generator)
     elif is_embedding:
         parameter.normal_(0.0, gain, generator=generator)
     elif parameter.ndim >= 2:
@@ -97,3 +133,9 @@ def _binomial_window(like: torch.Tensor) -> torch.Tensor:
     line = torch.tensor(BINOMIAL, dtype=like.dtype, device=like.device)
     window = torch.outer(line, line)
     return window / window.norm()
+
+
+def _frame_window(like: torch.Tensor) -> torch.Tensor:
+    """[taps, 1, 1] rising weights of unit norm over the frames of a causal convolution's kernel ``like``."""
+    rising = torch.arange(1, like.shape[2] + 1, dtype=like.dtype, device=like.device)
+    return (rising / rising.norm())[:, None, None]

@@ -60,20 +60,33 @@ def resolve_model(model_path: str, revision: str | None) -> ResolvedModel:
 
     A name that exists as a local path is local; ``owner/name`` is a hub repository otherwise.
     """
-    if model_path.startswith(PREFIX):
-        _refuse_revision(revision, model_path, "an embedded checkpoint")
+    source = source_of(model_path, revision)
+    if source == "embedded":
         found = _resolve_embedded(model_path.removeprefix(PREFIX))
         return ResolvedModel(
             found.folder, "embedded", model_path, None, found.content_sha256, found.state, found.warnings
         )
-    local = Path(model_path).expanduser()
-    if model_path and local.exists():
+    if source == "local":
+        return ResolvedModel(Path(model_path).expanduser().resolve(), "local", model_path)
+    snapshot = download_snapshot(model_path, revision)
+    return ResolvedModel(snapshot.folder, "hub", model_path, snapshot.commit)
+
+
+def source_of(model_path: str, revision: str | None) -> Source:
+    """Where ``model_path`` is to be had by its name alone; nothing is built or fetched.
+
+    A UsageError for a name that is nothing of the kind, and for a ``revision`` of what has none.
+    """
+    if model_path.startswith(PREFIX):
+        _refuse_revision(revision, model_path, "an embedded checkpoint")
+        _recipe_named(model_path.removeprefix(PREFIX))
+        return "embedded"
+    if model_path and Path(model_path).expanduser().exists():
         _refuse_revision(revision, model_path, "a local folder")
-        return ResolvedModel(local.resolve(), "local", model_path)
+        return "local"
     if is_repository_id(model_path):
-        snapshot = download_snapshot(model_path, revision)
-        return ResolvedModel(snapshot.folder, "hub", model_path, snapshot.commit)
-    raise FuseproofError(
+        return "hub"
+    raise UsageError(
         f"The model path {model_path!r} is neither an existing folder, nor embedded:<name>, nor owner/name on the hub.",
         next_step=_next_step(model_path),
     )

@@ -1,8 +1,8 @@
 """What diffusers' ERNIE-Image pipeline leaves out without a word, refused or said on both backends.
 
-Without a loaded prompt enhancer, ``use_pe=True`` draws the bare prompt; a prompt over the tokenizer's limit is cut; and
-a scheduler that shifts by the number of tokens fails, because the pipeline hands it no number
-(``ErnieImagePipeline``, diffusers 0.42.1).
+Without a loaded prompt enhancer, ``use_pe=True`` draws the bare prompt; a chat template that leaves the prompt out has
+the enhancer write about nothing; a prompt over the tokenizer's limit is cut; and a scheduler that shifts by the number
+of tokens fails, because the pipeline hands it no number (``ErnieImagePipeline``, diffusers 0.42.1).
 """
 
 from __future__ import annotations
@@ -10,12 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from fuseproof.errors import FuseproofError, UsageError
-from fuseproof.pipelines.ernie_image import PIPELINE_CLASS
+from fuseproof.pipelines.ernie_image import PIPELINE_CLASS, prepare_timesteps
 from fuseproof.pipelines.families import PROMPT_ENHANCER
+from fuseproof.pipelines.guided_step import EULER
 from fuseproof.pipelines.requests import GenerationRequest
+from fuseproof.pipelines.timestep_guards import refuse_unusable_timesteps
+from fuseproof.pipelines.written_texts import first_line_of
 
 SIZE_MULTIPLE = 16
+PROBE = "probe"
+"""A prompt that every usable chat template puts to the enhancer as it is."""
+TEMPLATE_STEP = "Put the published chat_template.jinja into the folder pe_tokenizer, or leave --use-pe out."
 
 
 def refuse_unsupported(pipe: Any, request: GenerationRequest) -> None:
@@ -37,6 +45,12 @@ def refuse_unsupported(pipe: Any, request: GenerationRequest) -> None:
             "does not tell it that number.",
             next_step="Use a scheduler config with a fixed shift, as ERNIE-Image is published with.",
         )
+    if type(pipe.scheduler).__name__ == EULER:
+        refuse_unusable_timesteps(
+            pipe.scheduler,
+            request,
+            lambda scheduler: prepare_timesteps(scheduler, request.num_inference_steps, torch.device("cpu")),
+        )
 
 
 def cut_texts(pipe: Any, request: GenerationRequest, written: str | None) -> Iterator[str]:
@@ -54,9 +68,13 @@ def cut_texts(pipe: Any, request: GenerationRequest, written: str | None) -> Ite
         # No tokenizer makes more tokens of a text than it has bytes, and one that stands in front.
         if len(text.encode()) < longest:
             continue
-        tokens = len(pipe.tokenizer(text, add_special_tokens=True, truncation=False)["input_ids"])
-        if tokens > longest:
-            yield f"{name} has {tokens} tokens and only its first {longest} were used"
+        # Asked, not reckoned: a tokenizer with a limit of 0 cuts nothing.
+        tokens, used = (
+            len(pipe.tokenizer(text, add_special_tokens=True, truncation=is_cut)["input_ids"])
+            for is_cut in (False, True)
+        )
+        if tokens > used:
+            yield f"{name} has {tokens} tokens and only its first {used} were used"
 
 
 def _refuse_without_enhancer(pipe: Any) -> None:
@@ -69,5 +87,17 @@ def _refuse_without_enhancer(pipe: Any) -> None:
     if pipe.pe_tokenizer.chat_template is None:
         raise FuseproofError(
             "The prompt enhancer's tokenizer has no chat template, so the prompt cannot be put to it.",
-            next_step="Put the published chat_template.jinja into the folder pe_tokenizer, or leave --use-pe out.",
+            next_step=TEMPLATE_STEP,
+        )
+    message = {"role": "user", "content": PROBE}
+    try:
+        rendered = pipe.pe_tokenizer.apply_chat_template([message], tokenize=False, add_generation_prompt=False)
+    except Exception as error:
+        raise FuseproofError(
+            f"The chat template of the prompt enhancer cannot be used: {first_line_of(error)}.", next_step=TEMPLATE_STEP
+        ) from error
+    if PROBE not in rendered:
+        raise FuseproofError(
+            f"The chat template of the prompt enhancer leaves the prompt out: it makes {rendered[:40]!r} of {PROBE!r}.",
+            next_step=TEMPLATE_STEP,
         )

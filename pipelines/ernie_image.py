@@ -33,6 +33,7 @@ from fuseproof.pipelines.guidance_schedule import unconditional_branches
 from fuseproof.pipelines.guided_step import EULER, GuidedStep
 from fuseproof.pipelines.requests import GenerationRequest
 from fuseproof.pipelines.stages import StageClock
+from fuseproof.pipelines.written_texts import text_written_by
 
 PIPELINE_CLASS = "ErnieImagePipeline"
 BATCH_NORM_EPS = 1e-5
@@ -99,8 +100,13 @@ def generate(
 def enhance(write: Callable[..., str], request: GenerationRequest, device: torch.device) -> str:
     """The text that the prompt enhancer makes of the request's prompt: the same for the same seed, device and size.
 
-    ``write`` is the pipeline's ``_enhance_prompt_with_pe``. torch's global generators are left as they were.
+    ``write`` is the pipeline's ``_enhance_prompt_with_pe``. torch's global generators are left as they were. Raises
+    :class:`FuseproofError` where the enhancer fails, and where it writes nothing.
     """
+    return text_written_by("prompt enhancer", "--use-pe", request.prompt, lambda: _write(write, request, device))
+
+
+def _write(write: Callable[..., str], request: GenerationRequest, device: torch.device) -> str:
     on_cuda = device.type == "cuda"
     with torch.random.fork_rng(devices=[device] if on_cuda else []):
         torch.default_generator.manual_seed(request.seed)

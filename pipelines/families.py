@@ -44,9 +44,15 @@ class Family:
     is padded to; None where a prompt keeps its own.
 
     A family that ``takes_image`` draws on a canvas of about ``canvas_pixels`` in the input image's aspect (a checkpoint
-    may say another area), so its default sizes are those of a square input. Families may share a ``pipeline_class``;
+    may say another area), so its default sizes are those of a square input. One that ``accepts_image`` runs with or
+    without: a clip then begins with the image, scaled to the request's size. Families may share a ``pipeline_class``;
     the first one is meant where nothing tells them apart. ``rewrites_prompts`` and ``enhances_prompts`` say what may
     write a prompt anew: the text encoder itself, or the components of :data:`PROMPT_ENHANCER`.
+
+    Clips (``makes_video``) have a multiple of ``frame_multiple`` frames, and one, up to ``maximum_frames``;
+    ``default_fps`` is what the model was made for. ``pipeline_options`` are what ``model_index.json`` says besides
+    components: they tell families of one class apart, and the pipeline is made with them. ``empty_components`` belong
+    to other members of the class, and must be empty. ``float32_components`` compute in fp32 whatever the run's dtype.
     """
 
     name: str
@@ -69,11 +75,20 @@ class Family:
     parameters: int
     geometry: Mapping[str, int | str]
     takes_image: bool = False
+    accepts_image: bool = False
     makes_video: bool = False
+    default_frames: int | None = None
+    embedded_frames: int | None = None
+    frame_multiple: int = 1
+    maximum_frames: int = 1
+    default_fps: int | None = None
     canvas_pixels: int | None = None
     renormalises_guidance: bool = True
     rewrites_prompts: bool = True
     enhances_prompts: bool = False
+    pipeline_options: Mapping[str, bool | float | None] = field(default_factory=dict)
+    empty_components: tuple[str, ...] = ()
+    float32_components: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
 
@@ -253,6 +268,102 @@ ERNIE_IMAGE_TURBO = replace(
     ),
 )
 
+WAN21_T2V_1_3B = Family(
+    name="wan2.1-t2v-1.3b",
+    title="Wan 2.1 T2V 1.3B",
+    pipeline_class="WanPipeline",
+    model_ids=("Wan-AI/Wan2.1-T2V-1.3B-Diffusers",),
+    components=MappingProxyType(
+        {
+            "scheduler": Component("scheduler", "diffusers", ("UniPCMultistepScheduler",), "sigmas and UniPC steps"),
+            "text_encoder": Component("model", "transformers", ("UMT5EncoderModel",), "prompt embeddings"),
+            "tokenizer": Component("tokenizer", "transformers", ("T5TokenizerFast", "T5Tokenizer"), "prompt tokens"),
+            "transformer": Component("model", "diffusers", ("WanTransformer3DModel",), "denoising"),
+            "vae": Component("model", "diffusers", ("AutoencoderKLWan",), "decoding latents to frames"),
+        }
+    ),
+    default_width=832,
+    default_height=480,
+    default_steps=50,
+    default_guidance_scale=5.0,
+    embedded_width=128,
+    embedded_height=96,
+    embedded_steps=8,
+    size_multiple=16,
+    minimum_side=16,
+    maximum_side=2048,
+    maximum_pixels=1280 * 720,
+    text_tokens=512,
+    parameters=1_418_996_800,
+    geometry=MappingProxyType(
+        {
+            "blocks": 30,
+            "attention_heads": 12,
+            "head_dim": 128,
+            "hidden_size": 1536,
+            "ffn_hidden_size": 8960,
+            "text_hidden_size": 4096,
+            "latent_channels": 16,
+            "vae_scale": 8,
+            "vae_scale_in_time": 4,
+            "patch": 2,
+        }
+    ),
+    makes_video=True,
+    default_frames=81,
+    embedded_frames=9,
+    frame_multiple=4,
+    maximum_frames=4093,
+    default_fps=16,
+    renormalises_guidance=False,
+    rewrites_prompts=False,
+    pipeline_options=MappingProxyType({"boundary_ratio": None, "expand_timesteps": False}),
+    empty_components=("transformer_2",),
+    float32_components=("vae",),
+    notes=(
+        "A clip has 4n + 1 frames; the rotary table ends at 4093.",
+        "Prompts are padded to 512 tokens, and what stands behind a prompt is zeros.",
+        "Guidance above 1 runs two transformer calls a step. The negative prompt is empty by default, as in diffusers.",
+        "The VAE computes in float32 whatever --dtype says, as the model is published to be run.",
+    ),
+)
+
+WAN22_TI2V_5B = replace(
+    WAN21_T2V_1_3B,
+    name="wan2.2-ti2v-5b",
+    title="Wan 2.2 TI2V 5B",
+    model_ids=("Wan-AI/Wan2.2-TI2V-5B-Diffusers",),
+    components=MappingProxyType(
+        {
+            **WAN21_T2V_1_3B.components,
+            "vae": Component("model", "diffusers", ("AutoencoderKLWan",), "frames to latents and back"),
+        }
+    ),
+    default_width=1280,
+    default_height=704,
+    size_multiple=32,
+    minimum_side=32,
+    parameters=4_999_787_712,
+    geometry=MappingProxyType(
+        {
+            **WAN21_T2V_1_3B.geometry,
+            "attention_heads": 24,
+            "hidden_size": 3072,
+            "ffn_hidden_size": 14336,
+            "latent_channels": 48,
+            "vae_scale": 16,
+        }
+    ),
+    accepts_image=True,
+    default_frames=121,
+    default_fps=24,
+    pipeline_options=MappingProxyType({"boundary_ratio": None, "expand_timesteps": True}),
+    notes=(
+        *WAN21_T2V_1_3B.notes,
+        "With --image-path the clip begins with that image, scaled to the size that was asked for.",
+    ),
+)
+
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         family.name: family
@@ -262,6 +373,8 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             LONGCAT_IMAGE_EDIT_TURBO,
             ERNIE_IMAGE,
             ERNIE_IMAGE_TURBO,
+            WAN22_TI2V_5B,
+            WAN21_T2V_1_3B,
         )
     }
 )
@@ -275,7 +388,6 @@ NOT_SUPPORTED_YET: Mapping[str, str] = MappingProxyType(
         "QwenImageEditPipeline": "Qwen-Image-Edit",
         "QwenImageEditPlusPipeline": "Qwen-Image-Edit-Plus",
         "ZImagePipeline": "Z-Image",
-        "WanPipeline": "Wan",
         "WanImageToVideoPipeline": "Wan image-to-video",
     }
 )
@@ -283,6 +395,8 @@ NOT_SUPPORTED_YET: Mapping[str, str] = MappingProxyType(
 IDS_NOT_SUPPORTED_YET: Mapping[str, str] = MappingProxyType(
     {
         "Rabinovich/LongLive-2.0-5B-Diffusers": "LongLive 2",
+        "Wan-AI/Wan2.1-T2V-14B-Diffusers": "Wan 2.1 T2V 14B",
+        "Wan-AI/Wan2.2-T2V-A14B-Diffusers": "Wan 2.2 T2V A14B",
     }
 )
 """Published checkpoints of later families, known by name so that nothing is downloaded first."""
@@ -319,6 +433,13 @@ def closest_name(name: str) -> str:
     spellings = {spelling.lower(): spelling for spelling in known}
     found = get_close_matches(name.lower(), spellings, n=1, cutoff=0.7)
     return f"Did you mean {spellings[found[0]]!r}? " if found else ""
+
+
+def close_model_id(repository: str) -> str | None:
+    """The published id that ``repository`` was probably meant to be; None where it is one, or is like none."""
+    spellings = {published.lower(): published for family in FAMILIES.values() for published in family.model_ids}
+    found = get_close_matches(repository.lower(), spellings, n=1, cutoff=0.85)
+    return spellings[found[0]] if found and spellings[found[0]] != repository else None
 
 
 def family_of_model_id(model_id: str) -> Family | None:

@@ -14,6 +14,10 @@ from fuseproof.fastpaths.replacements import Forward, Replacement
 
 META = torch.device("meta")
 LONGCAT, ERNIE = "LongCatImageTransformer2DModel", "ErnieImageTransformer2DModel"
+WAN = "WanTransformer3DModel"
+LONGEST_GRID_SIDE = 64
+CHANNELS_TOLD_BY_TOKEN = 48
+"""Latent channels of the Wan that is told a timestep for each token (2.2 TI2V-5B); its config does not say so."""
 
 NARROW: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -25,6 +29,7 @@ NARROW: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "ffn_hidden_size": 768,
             "text_in_dim": 64,
         },
+        WAN: {"num_layers": 1, "num_attention_heads": 2, "text_dim": 64, "ffn_dim": 512},
     }
 )
 """By class, what is changed in a config for a few rows in Triton's interpreter; heads keep their width."""
@@ -34,7 +39,7 @@ def forward_inputs(
     transformer: Any, batch: int, text_rows: int, image_rows: int, dtype: torch.dtype
 ) -> dict[str, torch.Tensor]:
     """The tensors of one call, by the argument's name: ``batch`` samples of ``text_rows`` + ``image_rows`` tokens."""
-    make = _ernie_inputs if type(transformer).__name__ == ERNIE else _longcat_inputs
+    make = {ERNIE: _ernie_inputs, WAN: _wan_inputs}.get(type(transformer).__name__, _longcat_inputs)
     return make(transformer.config, batch, text_rows, image_rows, dtype)
 
 
@@ -122,3 +127,24 @@ def _ernie_inputs(
         "text_bth": torch.empty(batch, text_rows, config.text_in_dim, dtype=dtype, device=META),
         "text_lens": torch.empty(batch, dtype=torch.long, device=META),
     }
+
+
+def _wan_inputs(
+    config: Any, batch: int, text_rows: int, image_rows: int, dtype: torch.dtype
+) -> dict[str, torch.Tensor]:
+    """Frames, rows and columns of patches whose product the rows are, none of the last two above 64."""
+    columns = _largest_divisor(image_rows)
+    rows = _largest_divisor(image_rows // columns)
+    _, high, wide = config.patch_size
+    latents = (batch, config.in_channels, image_rows // columns // rows, rows * high, columns * wide)
+    told = (batch, image_rows) if config.in_channels == CHANNELS_TOLD_BY_TOKEN else (batch,)
+    kind = torch.float32 if len(told) == 2 else torch.long
+    return {
+        "hidden_states": torch.empty(latents, dtype=dtype, device=META),
+        "timestep": torch.empty(told, dtype=kind, device=META),
+        "encoder_hidden_states": torch.empty(batch, text_rows, config.text_dim, dtype=dtype, device=META),
+    }
+
+
+def _largest_divisor(number: int) -> int:
+    return next(side for side in range(LONGEST_GRID_SIDE, 0, -1) if number % side == 0)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fuseproof.pipelines.guidance_schedule import SMALLEST_GUIDING_SCALE
 from fuseproof.pipelines.requests import GenerationRequest
 
 NOT_NEEDED = "not needed"
@@ -28,7 +27,7 @@ def without_need(site: str, request: GenerationRequest, backend: str) -> str | N
             return "diffusers' own loop ends its steps itself"
         if site in HELD_FOR_A_STEP:
             return "diffusers' own loop makes another timestep for each branch"
-    elif site in HELD_FOR_A_STEP and not request.guidance_scale > SMALLEST_GUIDING_SCALE:
+    elif site in HELD_FOR_A_STEP and not request.is_guided:
         return "no guidance: each step is one call, and there is no second one to hold a result for"
     return None
 

@@ -12,6 +12,7 @@ from torch import nn
 from fuseproof.fastpaths.call_layouts import CallLayout, layout_of
 from fuseproof.fastpaths.families import family_of, kernel_module
 from fuseproof.fastpaths.tracing import SiteCall
+from fuseproof.pipelines import fastpath_wan_vae_workloads as wan
 
 SAMPLERS = ("Upsample2D", "Downsample2D")
 META = torch.device("meta")
@@ -28,6 +29,8 @@ def vae_calls(vae: Any, width: int, height: int, device: torch.device, *, encode
 
     ``device`` is where the calls will be made: how torch rounds a norm's statistics is asked there.
     """
+    if type(vae).__name__ == wan.CLASS_NAME:
+        return wan.wan_vae_calls(vae, width, height)
     if family_of(vae) is None:
         return []
     rounds = bool(kernel_module("group_norm_silu").rounds_statistics(device))
@@ -43,6 +46,8 @@ def vae_calls(vae: Any, width: int, height: int, device: torch.device, *, encode
 
 def small_vae_calls(vae: Any) -> list[SiteCall]:
     """Kernels of the VAE's sites on a few elements, in each layout that it knows; statistics stay fp32, as on a CPU."""
+    if type(vae).__name__ == wan.CLASS_NAME:
+        return wan.small_wan_vae_calls()
     if family_of(vae) is None:
         return []
 

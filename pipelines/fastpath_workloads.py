@@ -69,6 +69,8 @@ REAL: Mapping[str, tuple[Workload, ...]] = MappingProxyType(
         "longcat-image-edit-turbo": (Workload("1264x848", 859, 8374),),
         "ernie-image": (Workload("1024x1024, guided", 77, 4096, batch=2), Workload("1024x1024", 77, 4096)),
         "ernie-image-turbo": (Workload("1024x1024", 77, 4096),),
+        "wan2.2-ti2v-5b": (Workload("1280x704, 121 frames", 512, 27280), Workload("832x480, 61 frames", 512, 6240)),
+        "wan2.1-t2v-1.3b": (Workload("832x480, 81 frames", 512, 32760),),
     }
 )
 """By family name. Editing adds the input picture's tokens to both streams. ERNIE-Image takes a prompt at its own length
@@ -82,6 +84,8 @@ def real_workloads(family: Family, *, is_embedded: bool) -> tuple[Workload, ...]
         return REAL[family.name]
     width, height = family.embedded_width, family.embedded_height
     rows = (width // family.size_multiple) * (height // family.size_multiple)
+    if family.embedded_frames is not None:
+        rows *= (family.embedded_frames - 1) // family.frame_multiple + 1
     images = 2 * rows if family.takes_image else rows
     return (Workload(f"{width}x{height}", family.text_tokens or EMBEDDED_TEXT_ROWS, images),)
 
@@ -102,7 +106,8 @@ def transformer_run(transformer: Any, workload: Workload, dtype: torch.dtype = t
 
 def planned_cases(model: Skeleton, user_sites: Sequence[UserSite], device: torch.device) -> list[Case]:
     """What is checked on a card: real sizes and lengths with ordinary values, odd sizes with every kind of values."""
-    usual = (*real_workloads(model.family, is_embedded=model.is_embedded), *(() if model.is_embedded else LENGTHS))
+    lengths = () if model.is_embedded or model.family.makes_video else LENGTHS  # a clip's tokens make a grid
+    usual = (*real_workloads(model.family, is_embedded=model.is_embedded), *lengths)
     plan = [(workload, False) for workload in usual] + [(workload, True) for workload in ODD]
     pictures = [(real_size(model), False), (ODD_SIZE, True)]
     return _cases(model, user_sites, plan) + _vae_cases(model, pictures, device)

@@ -14,12 +14,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TypeVar
 
-from fuseproof.pipelines.requests import quality_named
+from fuseproof.pipelines.requests import SMALLEST_GUIDING_SCALE, quality_named
 
 SKIPPED_SHARE: Mapping[str, float] = MappingProxyType({"lossless": 0.0, "extra-high": 0.0, "high": 0.2})
 """The share of steps, counted from the end and rounded down, that run the conditional branch alone."""
-SMALLEST_GUIDING_SCALE = 1.0
-"""Guidance up to this scale is off: one branch in every step, and nothing to skip."""
 
 Branch = TypeVar("Branch")
 

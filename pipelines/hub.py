@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from fuseproof.errors import FuseproofError, UsageError
+from fuseproof.pipelines.checkpoint_marker import families_with_options
 from fuseproof.pipelines.checkpoints import MODEL_INDEX, listed_components, read_model_index
-from fuseproof.pipelines.families import family_of_pipeline_class
+from fuseproof.pipelines.families import close_model_id
 
 REPOSITORY_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+CONNECT = "connect (and unset HF_HUB_OFFLINE), or pass the path of a downloaded model folder."
 NEVER_NEEDED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.msgpack", "*.h5", "*.onnx", "*.gguf")
 
 
@@ -103,7 +105,7 @@ def _located(repository: str, revision: str | None, cache: Path | None) -> Neede
     with _explaining(repository, revision):
         index_path = Path(huggingface_hub.hf_hub_download(repository, MODEL_INDEX, revision=revision, **own_cache))
         index = read_model_index(index_path.parent)
-    family = family_of_pipeline_class(index["_class_name"])
+    family = families_with_options(index["_class_name"], index, repository)[0]
     components = listed_components(index, family, index_path.parent)
     patterns = (MODEL_INDEX, *(f"{name}/*" for name in components))
     return NeededFiles(repository, revision, index_path.parent.name, patterns, cache)
@@ -142,9 +144,9 @@ def _explained(error: Exception, repository: str, revision: str | None) -> Fusep
             next_step=f"Accept the licence on huggingface.co/{repository} and set HF_TOKEN.",
         )
     if isinstance(error, errors.RepositoryNotFoundError):
-        return FuseproofError(
+        return UsageError(
             f"{repository} does not exist on the hub, or it is private, and there is no local folder of that name.",
-            next_step="Check the name; for a private repository set HF_TOKEN.",
+            next_step=f"{_did_you_mean(repository) or 'Check the name.'} For a private repository set HF_TOKEN.",
         )
     if isinstance(error, errors.RevisionNotFoundError):
         return FuseproofError(f"{repository} has no revision {revision!r}.", next_step="Check --revision.")
@@ -163,11 +165,18 @@ def _explained(error: Exception, repository: str, revision: str | None) -> Fusep
     cause = error.__cause__ or error
     if isinstance(cause, errors.HfHubHTTPError):
         return _explained_status(cause.response.status_code, repository, at)
-    return FuseproofError(
+    hint = _did_you_mean(repository)
+    unreachable = FuseproofError if hint is None else UsageError  # a misspelling is one wherever it is found
+    return unreachable(
         f"{repository}{at} is not completely in the local hub cache, the hub cannot be reached "
         f"({type(cause).__name__}), and there is no local folder of that name.",
-        next_step="Connect (and unset HF_HUB_OFFLINE), or pass the path of a downloaded model folder.",
+        next_step=f"{hint} If not, {CONNECT}" if hint else f"C{CONNECT[1:]}",
     )
+
+
+def _did_you_mean(repository: str) -> str | None:
+    close = close_model_id(repository)
+    return None if close is None else f"Did you mean {close}?"
 
 
 def _explained_status(status: int, repository: str, at: str) -> FuseproofError:

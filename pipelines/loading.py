@@ -1,4 +1,4 @@
-"""Strict loading: one dtype, every tensor from the checkpoint, nothing made up.
+"""Strict loading: one dtype but for what stays in fp32, every tensor from the checkpoint, nothing made up.
 
 diffusers and transformers fill a tensor that the file lacks with fresh random values and at most warn. Here the
 loading report of each component is read, and anything missing, unexpected or of another shape is an error.
@@ -19,7 +19,19 @@ from fuseproof.pipelines.libraries import silence_libraries
 
 TENSORS_SHOWN = 3
 CAUSE_CHARACTERS = 200
-LIBRARY_ERRORS = (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError, ImportError, SafetensorError)
+LIBRARY_ERRORS = (
+    OSError,
+    ValueError,
+    RuntimeError,
+    LookupError,
+    ArithmeticError,
+    AssertionError,
+    TypeError,
+    AttributeError,
+    ImportError,
+    SafetensorError,
+)
+"""What the libraries raise where a config and its files do not go together."""
 
 
 def load_pipeline(
@@ -32,6 +44,7 @@ def load_pipeline(
 ) -> Any:
     """The checkpoint's own diffusers pipeline on ``device``, in eval mode, every parameter in ``dtype``.
 
+    What a model's class (``_keep_in_fp32_modules``) or its family keeps in fp32 is loaded so.
     Where prompt rewriting alone needs the text processor, and that needs torchvision, it is loaded only
     ``with_text_processor``, and the pipeline's slot is None otherwise; an editing pipeline always has one, made without
     torchvision (:mod:`fuseproof.pipelines.vision_processor`). A prompt enhancer is loaded only
@@ -48,10 +61,12 @@ def load_pipeline(
         is_wanted = with_prompt_enhancer if name in PROMPT_ENHANCER else True
         if component.kind == "processor":
             is_wanted = with_text_processor and checkpoint.family.rewrites_prompts
-        components[name] = _load_component(checkpoint, name, dtype) if is_wanted else None
+        own = torch.float32 if name in checkpoint.family.float32_components else dtype
+        components[name] = _load_component(checkpoint, name, own) if is_wanted else None
     if checkpoint.family.takes_image:
         components["text_processor"] = _load_vision_processor(checkpoint, components["tokenizer"])
-    pipeline = getattr(diffusers, checkpoint.family.pipeline_class)(**components)
+    options = checkpoint.family.pipeline_options
+    pipeline = getattr(diffusers, checkpoint.family.pipeline_class)(**components, **options)
     pipeline.set_progress_bar_config(disable=True)
     return _moved(pipeline, device)
 
@@ -145,10 +160,12 @@ def _fault(verb: str, adjective: str, tensors: Iterable[str]) -> str | None:
 
 
 def _refuse_other_dtypes(model: torch.nn.Module, name: str, dtype: torch.dtype) -> None:
+    kept = frozenset(getattr(model, "_keep_in_fp32_modules", None) or ())
     for tensor_name, parameter in model.named_parameters():
         if parameter.is_meta:
             raise FuseproofError(f"The {name} was loaded without a value for {tensor_name}.")
-        if parameter.is_floating_point() and parameter.dtype != dtype:
+        is_kept = parameter.dtype == torch.float32 and not kept.isdisjoint(tensor_name.split("."))
+        if parameter.is_floating_point() and parameter.dtype != dtype and not is_kept:
             raise FuseproofError(
                 f"The {name} was loaded in mixed dtypes: {tensor_name} is {parameter.dtype}, and {dtype} was asked for."
             )

@@ -9,6 +9,7 @@ denoising loop written out. Every expression in the loop keeps diffusers' order 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ from fuseproof.pipelines.longcat_arithmetic import (
 )
 from fuseproof.pipelines.requests import GenerationRequest
 from fuseproof.pipelines.stages import StageClock
+from fuseproof.pipelines.written_texts import text_written_by
 
 PIPELINE_CLASS = "LongCatImagePipeline"
 LIBRARY_LOGGER = calculate_shift.__module__
@@ -54,7 +56,7 @@ def generate(
     prompt, rewritten = request.prompt, None
     if request.enable_prompt_rewrite:
         with clock.stage(stages.PROMPT_REWRITE):
-            prompt = rewritten = pipe.rewire_prompt(request.prompt, device)[0]
+            prompt = rewritten = rewrite(lambda: pipe.rewire_prompt(request.prompt, device), request.prompt)[0]
     with clock.stage(stages.TEXT_ENCODING):
         conditional = Branch(*pipe.encode_prompt(prompt=prompt))
         unconditional = None
@@ -71,6 +73,11 @@ def generate(
     with clock.stage(stages.DECODING):
         image = decode(pipe, latents, request.height, request.width)
     return Decoded(image, latents, rewritten)
+
+
+def rewrite(write: Callable[[], list[str]], prompt: str) -> list[str]:
+    """The one text that the pipeline's ``rewire_prompt``, called by ``write``, makes of ``prompt``; no empty one."""
+    return [text_written_by("prompt rewriter", "--enable-prompt-rewrite", prompt, lambda: write()[0])]
 
 
 def denoise(

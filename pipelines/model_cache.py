@@ -54,6 +54,7 @@ class Recipe:
 
 TINY_SOURCES = ("tiny/longcat_image.py", "tiny/weights.py")
 TINY_ERNIE_SOURCES = ("tiny/ernie_image.py", "tiny/weights.py", "checkpoint_marker.py")
+TINY_WAN_SOURCES = ("tiny/wan.py", "tiny/weights.py", "wan_latents.py", "checkpoint_marker.py")
 TINY_EDIT_SOURCES = (*TINY_SOURCES, "tiny/longcat_image_edit.py", "checkpoint_marker.py", "vision_processor.py")
 
 RECIPES: Mapping[str, Recipe] = MappingProxyType(
@@ -72,6 +73,16 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 "ernie-image-turbo",
                 "fuseproof.pipelines.tiny.ernie_image_turbo",
                 (*TINY_ERNIE_SOURCES, "tiny/ernie_image_turbo.py"),
+            ),
+            Recipe(
+                "wan2.2-ti2v-5b",
+                "fuseproof.pipelines.tiny.wan22_ti2v_5b",
+                (*TINY_WAN_SOURCES, "tiny/wan22_ti2v_5b.py"),
+            ),
+            Recipe(
+                "wan2.1-t2v-1.3b",
+                "fuseproof.pipelines.tiny.wan21_t2v_1_3b",
+                (*TINY_WAN_SOURCES, "tiny/wan21_t2v_1_3b.py"),
             ),
         )
     }

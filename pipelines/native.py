@@ -10,13 +10,13 @@ import torch
 
 from fuseproof.errors import FuseproofError
 from fuseproof.fastpaths import Mount
-from fuseproof.pipelines import ernie_image, longcat_image, longcat_image_edit
+from fuseproof.pipelines import ernie_image, longcat_image, longcat_image_edit, wan
 from fuseproof.pipelines.decoded import Decoded
 from fuseproof.pipelines.requests import GenerationRequest
 from fuseproof.pipelines.stages import StageClock
 
 NATIVE_PIPELINES: Mapping[str, ModuleType] = MappingProxyType(
-    {module.PIPELINE_CLASS: module for module in (longcat_image, longcat_image_edit, ernie_image)}
+    {module.PIPELINE_CLASS: module for module in (longcat_image, longcat_image_edit, ernie_image, wan)}
 )
 
 
@@ -27,6 +27,11 @@ def reject_reason(pipe: Any) -> str | None:
         return f"the pipeline is {type(pipe).__name__}, native loops reproduce {', '.join(NATIVE_PIPELINES)}"
     reason: str | None = module.reject_reason(pipe)
     return reason
+
+
+def steps_of_every_kind(pipe: Any) -> int:
+    """How many denoising steps meet every kernel of a longer run: more than one where a solver looks back."""
+    return wan.STEPS_OF_EVERY_KIND if type(pipe).__name__ == wan.PIPELINE_CLASS else 1
 
 
 def choose_backend(asked: str, pipe: Any) -> tuple[str, str | None]:

@@ -18,7 +18,15 @@ from typing import Any
 
 import torch
 
-from fuseproof.pipelines import ernie_image, longcat_image_edit, reference_ernie, stages
+from fuseproof.pipelines import (
+    ernie_image,
+    longcat_image,
+    longcat_image_edit,
+    reference_ernie,
+    reference_wan,
+    stages,
+    wan,
+)
 from fuseproof.pipelines.decoded import Decoded
 from fuseproof.pipelines.reference_steps import StepWatch
 from fuseproof.pipelines.requests import GenerationRequest
@@ -31,6 +39,8 @@ def generate(pipe: Any, request: GenerationRequest, generator: torch.Generator, 
     """Run one request through ``pipe(...)`` and time its stages by the same names as the native pipeline."""
     if type(pipe).__name__ == ernie_image.PIPELINE_CLASS:
         return reference_ernie.generate(pipe, request, generator, clock)
+    if type(pipe).__name__ == wan.PIPELINE_CLASS:
+        return reference_wan.generate(pipe, request, generator, clock)
     watch = _Watch(pipe, clock)
     arguments = _edit_arguments(request) if _is_edit(pipe) else _text_to_image_arguments(request)
     with watch.attached(), _canvas_of(pipe, request):
@@ -124,9 +134,9 @@ class _Watch:
         self._clock.begin(name, total_steps)
 
     def _rewire_prompt(self, eager: Callable[..., Any]) -> Callable[..., Any]:
-        def rewire_prompt(*args: Any, **kwargs: Any) -> Any:
+        def rewire_prompt(prompt: str, *args: Any, **kwargs: Any) -> Any:
             self._next_stage(stages.PROMPT_REWRITE)
-            rewritten = eager(*args, **kwargs)
+            rewritten = longcat_image.rewrite(lambda: eager(prompt, *args, **kwargs), prompt)
             self.rewritten_prompt = rewritten[0]
             return rewritten
 

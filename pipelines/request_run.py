@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,9 +17,8 @@ from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.fastpaths import Mount
 from fuseproof.pipelines import longcat_image, native, reference
 from fuseproof.pipelines.decoded import Decoded
-from fuseproof.pipelines.ernie_guards import cut_texts
 from fuseproof.pipelines.fastpath_faults import site_at_fault
-from fuseproof.pipelines.guards import refuse_unsupported
+from fuseproof.pipelines.guards import refuse_unsupported, remarks
 from fuseproof.pipelines.progress import ProgressObserver
 from fuseproof.pipelines.requests import GenerationRequest
 from fuseproof.pipelines.stages import StageClock, StageTime
@@ -26,8 +26,8 @@ from fuseproof.pipelines.stages import StageClock, StageTime
 
 @dataclass(frozen=True)
 class GenerationResult:
-    """One request's outcome. ``image`` is [H, W, 3] fp32 in 0..1 before any uint8; ``latents`` are the packed final
-    ones as fp32 (``latents_dtype`` names the dtype they were computed in). Times are milliseconds.
+    """One request's outcome. ``image`` is [H, W, 3], of a clip [T, H, W, 3], fp32 in 0..1 before any uint8; ``latents``
+    are the final ones as fp32 (``latents_dtype`` names the dtype they were computed in). Times are milliseconds.
     """
 
     image: np.ndarray[Any, np.dtype[np.float32]]
@@ -79,7 +79,7 @@ class RequestRunner:
         finally:
             self.mounted.end_request()
         written = request.fixed_prompt if decoded.rewritten_prompt is None else decoded.rewritten_prompt
-        self._warn_of_cut_texts(drawn, written)
+        self._remark(drawn, written)
         return GenerationResult(
             image=np.ascontiguousarray(decoded.image, dtype=np.float32),
             latents=decoded.latents.detach().float().cpu().numpy(),
@@ -91,8 +91,8 @@ class RequestRunner:
             work=work,
         )
 
-    def _warn_of_cut_texts(self, request: GenerationRequest, written: str | None) -> None:
-        for text in cut_texts(self.pipe, request, written):
+    def _remark(self, request: GenerationRequest, written: str | None) -> None:
+        for text in remarks(self.pipe, request, written, is_native=self.backend == "native"):
             if text not in self.warnings:
                 self.warnings.append(text)
 
@@ -167,7 +167,7 @@ def _counted_work(transformer: Any) -> Iterator[dict[str, int]]:
 
     def count(_module: Any, _args: Any, kwargs: dict[str, Any]) -> None:
         work["transformer_calls"] += 1
-        work["transformer_tokens"] += _tokens(kwargs)
+        work["transformer_tokens"] += _tokens(kwargs, transformer.config)
 
     handle = transformer.register_forward_pre_hook(count, with_kwargs=True)
     try:
@@ -176,9 +176,14 @@ def _counted_work(transformer: Any) -> Iterator[dict[str, int]]:
         handle.remove()
 
 
-def _tokens(inputs: dict[str, Any]) -> int:
-    """Batch x tokens of one transformer call: packed latents [B, tokens, C], or a picture of them [B, C, H, W]."""
+def _tokens(inputs: dict[str, Any], config: Any) -> int:
+    """Batch x tokens of one transformer call: packed latents [B, tokens, C], a picture of them [B, C, H, W], or a clip
+    [B, C, T, H, W], whose tokens are patches.
+    """
     latents = inputs["hidden_states"].shape
     text = inputs["text_bth"] if "text_bth" in inputs else inputs["encoder_hidden_states"]
-    image_tokens = latents[1] if len(latents) == 3 else latents[2] * latents[3]
+    if len(latents) == 5:
+        image_tokens = math.prod(latents[2:]) // math.prod(config.patch_size)
+    else:
+        image_tokens = latents[1] if len(latents) == 3 else latents[2] * latents[3]
     return int(latents[0] * (image_tokens + text.shape[1]))

@@ -1,4 +1,4 @@
-"""One request for one picture, and the rules it must obey before a model is loaded. Torch-free.
+"""One request for one picture or clip, and the rules it must obey before a model is loaded. Torch-free.
 
 torch and diffusers accept seed -1, guidance NaN and 427 pixels (and then run something else than was asked for), so
 every value is judged here, and nothing is ever adjusted.
@@ -12,8 +12,10 @@ from typing import Literal
 
 from fuseproof.errors import UsageError
 from fuseproof.pipelines.checkpoints import Checkpoint
+from fuseproof.pipelines.clip_lengths import refuse_frames
 from fuseproof.pipelines.conditioning import ConditioningImage
 from fuseproof.pipelines.families import Family
+from fuseproof.pipelines.picture_sizes import refuse_size
 
 GeneratorDevice = Literal["cpu", "cuda"]
 PromptSampling = Literal["seeded", "greedy"]
@@ -23,6 +25,8 @@ PROMPT_SAMPLINGS: tuple[str, ...] = ("seeded", "greedy")
 QUALITIES: tuple[str, ...] = ("lossless", "extra-high", "high")
 QUALITY_ALIASES = {"exact": "lossless"}
 MAXIMUM_STEPS = 1000
+SMALLEST_GUIDING_SCALE = 1.0
+"""Guidance up to this scale is off: one branch in every step, and no negative prompt is read."""
 SEED_LIMIT = 2**64
 
 
@@ -30,8 +34,9 @@ SEED_LIMIT = 2**64
 class GenerationRequest:
     """What one generation is asked to do.
 
-    ``width`` and ``height`` are in pixels. ``seed`` feeds one generator on ``generator_device``, whatever device the
-    model runs on, so the noise depends on both. ``negative_prompt`` None means the family's own (the empty prompt).
+    ``width`` and ``height`` are in pixels; ``num_frames`` is None but for families that make clips. ``seed`` feeds one
+    generator on ``generator_device``, whatever device the model runs on, so the noise depends on both.
+    ``negative_prompt`` None means the family's own (the empty prompt).
     ``cfg_renorm_min`` is the lower clamp of the renormalisation factor, used with ``enable_cfg_renorm``.
 
     ``use_pe`` lets the family's prompt enhancer write what is drawn; ``pe_sampling`` says how: ``seeded`` draws by
@@ -39,7 +44,8 @@ class GenerationRequest:
     is drawn in the prompt's place, and nothing writes another one.
 
     Families that edit need an ``image``; ``width`` and ``height`` are then the canvas that it gives at an area of
-    ``canvas_pixels`` (:func:`fuseproof.pipelines.conditioning.canvas_size`), whatever was asked for.
+    ``canvas_pixels`` (:func:`fuseproof.pipelines.conditioning.canvas_size`), whatever was asked for. Some that make
+    clips may begin one with an image, which is scaled to ``width`` x ``height``.
     """
 
     prompt: str
@@ -59,11 +65,17 @@ class GenerationRequest:
     use_pe: bool = False
     pe_sampling: PromptSampling = "seeded"
     fixed_prompt: str | None = None
+    num_frames: int | None = None
 
     @property
     def prompt_for_model(self) -> str:
         """What is written for the model to read, unless it rewrites or enhances that itself."""
         return self.prompt if self.fixed_prompt is None else self.fixed_prompt
+
+    @property
+    def is_guided(self) -> bool:
+        """Whether a second branch runs: diffusers' pipelines run none at scale 1 and below."""
+        return self.guidance_scale > SMALLEST_GUIDING_SCALE
 
 
 def quality_named(text: str) -> str:
@@ -86,7 +98,8 @@ def validate_request(request: GenerationRequest, family: Family, checkpoint: Che
     """
     _check_prompts(request)
     _check_image(request, family)
-    _check_size(request, family)
+    refuse_size(request.width, request.height, family)
+    refuse_frames(request.num_frames, family)
     _check_sampling(request)
     _check_guidance(request, family)
     _check_seed(request)
@@ -100,14 +113,6 @@ def validate_request(request: GenerationRequest, family: Family, checkpoint: Che
         _check_prompt_rewrite(family, checkpoint)
     if request.use_pe:
         _check_prompt_enhancer(request, family, checkpoint)
-
-
-def nearest_sizes(side: int, family: Family) -> tuple[int, ...]:
-    """The valid lengths next to ``side`` (in pixels): one or two, ascending."""
-    multiple = family.size_multiple
-    below = side // multiple * multiple
-    nearest = {min(max(candidate, family.minimum_side), family.maximum_side) for candidate in (below, below + multiple)}
-    return tuple(sorted(nearest))
 
 
 def _check_prompts(request: GenerationRequest) -> None:
@@ -141,32 +146,11 @@ def _check_image(request: GenerationRequest, family: Family) -> None:
             f"{family.title} edits an image, and none was given.",
             next_step="Add --image-path FILE (or an http(s) URL).",
         )
-    if request.image is not None and not family.takes_image:
+    if request.image is not None and not (family.takes_image or family.accepts_image):
+        made = "clips" if family.makes_video else "images"
         raise UsageError(
-            f"{family.title} makes images from text alone, and an input image was given.",
-            next_step="Leave --image-path out, or choose an editing model.",
-        )
-
-
-def _check_size(request: GenerationRequest, family: Family) -> None:
-    for name, side in (("width", request.width), ("height", request.height)):
-        is_valid = side % family.size_multiple == 0 and family.minimum_side <= side <= family.maximum_side
-        if is_valid:
-            continue
-        nearest = nearest_sizes(side, family)
-        is_plural = len(nearest) > 1
-        raise UsageError(
-            f"{family.title} cannot make {name} {side}: it must be a multiple of {family.size_multiple} from "
-            f"{family.minimum_side} to {family.maximum_side}, and the nearest {'are' if is_plural else 'is'} "
-            f"{' and '.join(map(str, nearest))}.",
-            next_step=f"Use --{name} {nearest[-1]}.",
-        )
-    if request.width * request.height > family.maximum_pixels:
-        side = math.isqrt(family.maximum_pixels)
-        raise UsageError(
-            f"{family.title} cannot make {request.width}x{request.height}: that is "
-            f"{request.width * request.height:,} pixels, and the most is {family.maximum_pixels:,} ({side}x{side}).",
-            next_step="Lower --width or --height.",
+            f"{family.title} makes {made} from text alone, and an input image was given.",
+            next_step="Leave --image-path out, or choose a model that takes one.",
         )
 
 
@@ -190,13 +174,36 @@ def _check_sampling(request: GenerationRequest) -> None:
 
 
 def _check_guidance(request: GenerationRequest, family: Family) -> None:
-    if family.renormalises_guidance:
-        return
-    if request.enable_cfg_renorm or request.cfg_renorm_min > 0:
+    """What guides, where nothing does, would be without effect and unseen."""
+    if not family.renormalises_guidance and (request.enable_cfg_renorm or request.cfg_renorm_min > 0):
         raise UsageError(
             f"{family.title} does not renormalise its guidance.",
             next_step="Leave --enable-cfg-renorm and --cfg-renorm-min out.",
         )
+    if request.negative_prompt and not request.is_guided:
+        raise _unguided("--negative-prompt", request, family)
+    if request.cfg_renorm_min > 0 and not request.is_guided:
+        raise _unguided("--cfg-renorm-min", request, family)
+    if request.cfg_renorm_min > 0 and not request.enable_cfg_renorm:
+        raise UsageError(
+            f"--cfg-renorm-min {request.cfg_renorm_min:g} has no effect: renormalisation is off.",
+            next_step="Leave one of --cfg-renorm-min and --enable-cfg-renorm=false out.",
+        )
+
+
+def refuse_renormalisation_of_nothing(request: GenerationRequest, family: Family) -> None:
+    """For a request that was told in so many words to renormalise: a UsageError where guidance is off."""
+    if not request.is_guided:
+        raise _unguided("--enable-cfg-renorm", request, family)
+
+
+def _unguided(flag: str, request: GenerationRequest, family: Family) -> UsageError:
+    is_default = request.guidance_scale == family.default_guidance_scale
+    scale = f"{request.guidance_scale:g}{f', the default of {family.title}' if is_default else ''}"
+    return UsageError(
+        f"{flag} has no effect at guidance scale {scale}: up to {SMALLEST_GUIDING_SCALE:g}, guidance is off.",
+        next_step=f"Leave {flag} out, or give a --guidance-scale above {SMALLEST_GUIDING_SCALE:g}.",
+    )
 
 
 def _check_seed(request: GenerationRequest) -> None:

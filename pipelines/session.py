@@ -84,6 +84,7 @@ class Session:
         if self.fallback_reason:
             self.warnings.append(f"fell back from native to diffusers: {self.fallback_reason}")
         self._mount = self._mounted(pipe)
+        self.warnings += self._mount.displaced()
         self._runner = RequestRunner(
             pipe, device, self.backend, self._mount, settings.attention_backend, observer, self.warnings
         )
@@ -175,9 +176,9 @@ class Session:
     def warm_up(self, request: GenerationRequest, steps: int | None = None) -> float:
         """Run ``request`` untimed with ``steps`` steps (None: all of them) and return how long it took, in ms.
 
-        Where the request's quality skips guidance, it takes as many steps as meet both kinds of step; ``warmup_steps``
-        says how many it took. Under ``torch.compile`` this is where compilation happens, and it counts as
-        ``compile_ms``. CUDA graphs are captured here, and only here.
+        Where the request's quality skips guidance, or a solver looks back, it takes as many steps as meet every kind of
+        step; ``warmup_steps`` says how many it took. Under ``torch.compile`` this is where compilation happens, and it
+        counts as ``compile_ms``. CUDA graphs are captured here, and only here.
         """
         self.warmup_steps = self._steps_of_a_warm_up(request, steps)
         sights_before = self._mount.first_sights()
@@ -262,6 +263,9 @@ class Session:
 
     def _steps_of_a_warm_up(self, request: GenerationRequest, steps: int | None) -> int:
         whole = request.num_inference_steps
+        needed = native.steps_of_every_kind(self._runner.pipe)
+        if steps is not None and steps < needed:
+            steps = min(needed, whole)
         if steps is None or self.backend != "native":  # diffusers' own loop has one kind of step
             return steps or whole
         return guidance_schedule.warmup_steps(steps, whole, request.guidance_scale, request.quality)
@@ -292,7 +296,7 @@ class Session:
     def _warn_of_other_bits(self, request: GenerationRequest) -> None:
         """Of what quality permitted, and of what a gate that does not enforce let through; each once."""
         sites, skipped = self._mount.approximate_sites_that_ran(), self.guidance_skipped_steps(request)
-        untrusted = session_warnings.untrusted(self._mount.gates, self._mount.mode)
+        untrusted = session_warnings.untrusted(self._mount.gates, self._mount.mode, self._mount.differed_inside())
         for text in self._untrusted:  # what was observed by now replaces what was observed before
             self.warnings.remove(text)
         self._untrusted = untrusted

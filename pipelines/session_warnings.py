@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from fuseproof.fastpaths.gates import Gate, GateMode
+from fuseproof.fastpaths.nesting import inside_text
+from fuseproof.fastpaths.reports import rejections_text
 from fuseproof.fastpaths.tiers import LOSSLESS
-from fuseproof.fastpaths.wording import ulp_text
+from fuseproof.fastpaths.wording import difference_text
 from fuseproof.pipelines.requests import GenerationRequest, quality_named
 
 VERIFIES_EVERY_STEP = "every call of a fast path ran fused and eager, side by side: these times are no measurement"
@@ -42,14 +45,19 @@ def approximation(request: GenerationRequest, sites: Sequence[str], skipped: Seq
     return found or [f"quality {request.quality}: no approximate site ran, so these bits are those of lossless"]
 
 
-def untrusted(gates: Mapping[str, Gate], mode: GateMode) -> list[str]:
-    """What a gate that does not enforce lets through: differences that were only observed, or nothing compared."""
+def untrusted(
+    gates: Mapping[str, Gate], mode: GateMode, inside: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> list[str]:
+    """What a gate that does not enforce lets through: differences that were only observed, or nothing compared.
+
+    ``inside`` names, for a site, those whose other bits may be why its own differ: such a site is said after them.
+    """
     if mode is GateMode.OFF and any(gate.calls_fused for gate in gates.values()):
         return [NOT_COMPARED]
     return [
         f"site {name} returned bits that differ from eager's ({text}): this output is not lossless"
-        for name, gate in gates.items()
-        if (text := observed_difference(gate)) is not None
+        for name in sorted(gates, key=lambda name: len(inside.get(name, ())))
+        if (text := observed_difference(gates[name], inside.get(name, ()))) is not None
     ]
 
 
@@ -57,16 +65,14 @@ def mismatches(gates: Mapping[str, Gate]) -> dict[str, str]:
     """By site, what a comparison with eager found wrong: keys that were rejected, or differences observed."""
     found = {}
     for name, gate in gates.items():
-        reasons = sorted({rejection.reason for rejection in gate.rejections.values()})
         observed = observed_difference(gate)
-        if reasons or observed is not None:
-            found[name] = "; ".join(reasons) or f"not bit-exact: {observed}"
+        if gate.rejections or observed is not None:
+            found[name] = rejections_text(gate) if gate.rejections else f"not bit-exact: {observed}"
     return found
 
 
-def observed_difference(gate: Gate) -> str | None:
+def observed_difference(gate: Gate, inside: Sequence[str] = ()) -> str | None:
     """The worst difference that ``--gate observe`` let through, in words; None where there was none."""
-    seen = gate.observed
-    if seen is None or not (seen.differing_share or seen.largest_ulp):
+    if gate.observed is None:
         return None
-    return f"{seen.differing_share:.4%} of the values, by {ulp_text(seen.largest_ulp)}"
+    return "; ".join(text for text in (difference_text(gate.observed), inside_text(inside)) if text)

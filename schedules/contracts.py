@@ -37,6 +37,10 @@ class Measured(Protocol):
         """Why equal files do not prove equal outputs (a lossy container)."""
 
     @property
+    def unseen(self) -> tuple[str, ...]:
+        """Differences that no SSIM or PSNR sees (the frame rate or the sound of a video)."""
+
+    @property
     def differing(self) -> str:
         """How much differs, in words."""
 
@@ -89,7 +93,7 @@ class Contract:
         if self.kind == "exact":
             differences = [metrics.differing] if metrics.equality == "different" else []
             return differences + proof_gaps + list(metrics.lossy)
-        return self._floors_missed(metrics) + proof_gaps
+        return self._floors_missed(metrics) + list(metrics.unseen) + proof_gaps
 
     def _floors_missed(self, metrics: Measured) -> list[str]:
         missed = []

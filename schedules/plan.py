@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 import tomllib
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -73,7 +74,7 @@ class Cell(Strict):
         try:
             return str(parse_contract(text))
         except UsageError as error:
-            raise ValueError(error.message) from error
+            raise ValueError(f"{error.message.rstrip('.')}; {error.next_step}") from error
 
 
 class Plan(Strict):
@@ -205,9 +206,14 @@ def load_plan(name_or_path: str | Path) -> Plan:
     if path.suffix != ".toml" and not path.is_file():
         raise UsageError(
             f"plan {text!r} is neither built in ({', '.join(built_in_plans())}) nor the path of a .toml file",
-            next_step="name a built-in plan, or give the path of a plan file.",
+            next_step=f"{_did_you_mean(text)}name a built-in plan, or give the path of a plan file.",
         )
     return _read_plan(path, path.resolve().parent)
+
+
+def _did_you_mean(name: str) -> str:
+    found = get_close_matches(name.lower(), built_in_plans(), n=1)
+    return f"did you mean {found[0]!r}? Otherwise " if found else ""
 
 
 def with_plan_dir(word: str, folder: Path) -> str:

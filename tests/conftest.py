@@ -16,6 +16,10 @@ if shutil.which("nvidia-smi") is None:
     triton.knobs.runtime.interpret = True
     del os.environ["TRITON_INTERPRET"]  # real processes that tests start run as a user's would
 
+    from tests.triton_interpreter import find_builtins_once
+
+    find_builtins_once()
+
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     # Campaigns of two workers would refuse each other: their locks lie in the temporary folder.
     os.environ["TMPDIR"] = tempfile.mkdtemp(prefix=f"fuseproof-{worker}-")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from diffusers.models.attention_dispatch import _AttentionBackendRegistry, dispatch_attention_fn
+from diffusers.models.attention_dispatch import dispatch_attention_fn
 
 
 def attend(
@@ -21,9 +21,3 @@ def attend(
         parallel_config=attention.processor._parallel_config,
     )
     return attended.flatten(2, 3).to(query.dtype)
-
-
-def backend_of(attention: Any) -> str:
-    """Name of the backend that :func:`attend` dispatches to: the processor's own, or the one in force."""
-    backend = attention.processor._attention_backend or _AttentionBackendRegistry.get_active_backend()[0]
-    return str(getattr(backend, "value", backend))

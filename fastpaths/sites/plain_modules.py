@@ -9,6 +9,7 @@ from torch import nn
 
 from fuseproof.fastpaths.replacements import Replacement, runs_its_own
 
+OWN_FAST_PATH = "a fast path of your own"
 BLOCK_DTYPES = (torch.bfloat16, torch.float32)
 
 
@@ -31,7 +32,7 @@ def modules_of_children(parent: nn.Module, names: Iterable[str]) -> Iterator[nn.
 def hook_reason(name: str, module: nn.Module) -> str:
     """What is on a hooked module, for a rewrite that would pass it by."""
     is_own = isinstance(vars(module).get("forward"), Replacement)
-    what = "a fast path of your own" if is_own else "a hook or another forward"
+    what = OWN_FAST_PATH if is_own else "a hook or another forward"
     return f"{name} has {what}, which the rewritten blocks would pass by"
 
 

@@ -10,7 +10,7 @@ primary metric, unless the runs did unequal work or an arm failed; the other met
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,8 +20,11 @@ from fuseproof.errors import UsageError
 from fuseproof.harness.analysis.arm_warnings import arm_warnings
 from fuseproof.harness.analysis.campaign_warnings import commit_warnings, noted_warnings, program_warnings
 from fuseproof.harness.analysis.cell_references import CellPair, compare_cells
+from fuseproof.harness.analysis.checked_calls import CODE as EVERY_CALL_CHECKED
+from fuseproof.harness.analysis.checked_calls import checked_runs
 from fuseproof.harness.analysis.contention import contention_caps, contention_warnings
 from fuseproof.harness.analysis.contradictions import COPIED_DUMP, DOUBTED_CODES, copied_dumps
+from fuseproof.harness.analysis.editions import EDITION, WARM_UP_AND_FIGURES, schema_of, with_earlier_code
 from fuseproof.harness.analysis.equal_work import EqualWork, broken_promises, check_cell_work
 from fuseproof.harness.analysis.fastpaths import FastpathProof, check_fastpaths
 from fuseproof.harness.analysis.floor import CellFloor, cell_floor, floor_warnings
@@ -29,8 +32,9 @@ from fuseproof.harness.analysis.gpu_conditions import GpuConditions, check_gpu_c
 from fuseproof.harness.analysis.gpu_reasons import clock_warnings, gpu_caps, gpu_warnings, shared_card_warnings
 from fuseproof.harness.analysis.imported import imported_objections, imported_warnings, in_imported_words
 from fuseproof.harness.analysis.memory import NOT_COMPARED, MemoryCheck, check_memory
-from fuseproof.harness.analysis.metrics import MetricResult, judge_metrics
+from fuseproof.harness.analysis.metrics import MetricResult, judge_metrics, timers_of
 from fuseproof.harness.analysis.output_check import OutputCheck, check_outputs
+from fuseproof.harness.analysis.outside_timers import outside_timers
 from fuseproof.harness.analysis.placement import card_warnings
 from fuseproof.harness.analysis.planning import plans_of
 from fuseproof.harness.analysis.qualification import Qualification, qualify
@@ -44,8 +48,6 @@ from fuseproof.harness.statistics.reasons import Reason
 from fuseproof.harness.statistics.verdict import Verdict, Word, invalid
 from fuseproof.schedules.order import ArmLetter
 from fuseproof.schedules.plan import Plan
-
-REPORT_SCHEMA = "fuseproof.report/1"
 
 EXIT_DONE = 0
 EXIT_FAILED = 1
@@ -74,6 +76,7 @@ class CellAnalysis:
     """How the GPUs ran under both arms; None where no run had one to look at."""
     floor: CellFloor | None = None
     """The A/A floor that the campaign's folder holds, for this cell; None where it holds none."""
+    edition: int = EDITION
 
     @property
     def name(self) -> str:
@@ -97,13 +100,19 @@ class CellAnalysis:
         codes = {EXIT_INVALID if lost.is_void else EXIT_FAILED for lost in self.runs.lost if lost.has_failed}
         if not self.runs.is_complete:
             return codes
-        if self.word is Word.INVALID:
+        if self.word is Word.INVALID and not self._is_about_bits:
             codes.add(EXIT_INVALID)
         if self.word is Word.SLOWER:
             codes.add(EXIT_SLOWER)
         if not self.outputs.keeps_contract:
             codes.add(EXIT_CONTRACT)
         return codes
+
+    @property
+    def _is_about_bits(self) -> bool:
+        """Runs that were made to look at bits found wrong ones: that is their result, not their worthless times."""
+        found_wrong = not self.outputs.keeps_contract
+        return found_wrong and all(reason.code == EVERY_CALL_CHECKED for reason in self.verdict.reasons)
 
     def to_json(self) -> dict[str, Any]:
         """Strict JSON values."""
@@ -144,6 +153,8 @@ class CampaignAnalysis:
     only_blocks: tuple[int, ...] = ()
     between_cells: tuple[CellPair, ...] = ()
     """Cells against the cells that the plan names as their reference."""
+    edition: int = EDITION
+    """Of the report (:mod:`fuseproof.harness.analysis.editions`)."""
 
     @property
     def plan(self) -> Plan:
@@ -199,7 +210,7 @@ class CampaignAnalysis:
 
         campaign = self.campaign
         return {
-            "schema": REPORT_SCHEMA,
+            "schema": schema_of(self.edition),
             "campaign": campaign.name,
             "title": campaign.plan.title,
             "created": campaign.created,
@@ -218,10 +229,11 @@ class CampaignAnalysis:
         }
 
 
-def analyse(campaign: Campaign, only_blocks: Sequence[int] = ()) -> CampaignAnalysis:
+def analyse(campaign: Campaign, only_blocks: Sequence[int] = (), edition: int = EDITION) -> CampaignAnalysis:
     """Judge every cell of a campaign, from its folder alone.
 
     ``only_blocks`` restricts the numbers to these blocks (from 1); the analysis remembers which others there are.
+    ``edition`` is that of the report, today's unless an earlier one is rendered again.
     Raises :class:`FuseproofError` naming a damaged file, :class:`UsageError` for a block that does not exist.
     """
     refuse_unsound_campaign(campaign)
@@ -230,26 +242,30 @@ def analyse(campaign: Campaign, only_blocks: Sequence[int] = ()) -> CampaignAnal
     for slot in campaign.slots():
         by_cell[slot.cell].append(slot)
     cells = tuple(
-        _analyse_cell(campaign, runs, floor)
+        _analyse_cell(campaign, runs, floor, edition)
         for cell in campaign.plan.cells
         for runs in _comparisons(campaign.plan, read_cell(campaign, cell, by_cell[cell.name], only_blocks, copies))
     )
     _refuse_unknown_blocks(cells, only_blocks)
     if campaign.origin is not None:
-        cells = tuple(
-            replace(
-                cell,
-                verdict=in_imported_words(cell.verdict),
-                warnings=in_imported_words(cell.warnings),
-                metrics=tuple(
-                    metric if metric.verdict is None else replace(metric, verdict=in_imported_words(metric.verdict))
-                    for metric in cell.metrics
-                ),
-            )
-            for cell in cells
-        )
+        cells = tuple(_reworded(cell, in_imported_words) for cell in cells)
+    if edition < WARM_UP_AND_FIGURES:
+        cells = tuple(_reworded(cell, with_earlier_code) for cell in cells)
     between = compare_cells(cells, campaign.directory)
-    return CampaignAnalysis(campaign.directory, campaign, cells, tuple(sorted(set(only_blocks))), between)
+    return CampaignAnalysis(campaign.directory, campaign, cells, tuple(sorted(set(only_blocks))), between, edition)
+
+
+def _reworded(cell: CellAnalysis, change: Callable[[Reason], Reason]) -> CellAnalysis:
+    """The cell with every reason of its verdicts and every warning changed."""
+
+    def judged(verdict: Verdict) -> Verdict:
+        reasons, warnings = (tuple(map(change, found)) for found in (verdict.reasons, verdict.warnings))
+        return replace(verdict, reasons=reasons, warnings=warnings)
+
+    metrics = tuple(
+        metric if metric.verdict is None else replace(metric, verdict=judged(metric.verdict)) for metric in cell.metrics
+    )
+    return replace(cell, verdict=judged(cell.verdict), warnings=tuple(map(change, cell.warnings)), metrics=metrics)
 
 
 def _comparisons(plan: Plan, runs: CellRuns) -> Sequence[CellRuns]:
@@ -269,7 +285,7 @@ def _refuse_unknown_blocks(cells: Sequence[CellAnalysis], only_blocks: Sequence[
         )
 
 
-def _analyse_cell(campaign: Campaign, runs: CellRuns, kept: Floor | None) -> CellAnalysis:
+def _analyse_cell(campaign: Campaign, runs: CellRuns, kept: Floor | None, edition: int) -> CellAnalysis:
     plan = campaign.plan.against(runs.candidate)
     equal_work = check_cell_work(runs, plan)
     outputs = check_outputs(runs, campaign.directory)
@@ -277,9 +293,8 @@ def _analyse_cell(campaign: Campaign, runs: CellRuns, kept: Floor | None) -> Cel
     objections = (*_objections(runs, equal_work), *imported_objections(campaign, runs))
     gpu = check_gpu_conditions(runs)
     floor = None if kept is None else cell_floor(kept, plan, runs.cell.name, campaign.environment, gpu_cards(gpu))
-    metrics = (
-        () if objections or not runs.blocks else judge_metrics(runs, plan, partial(_caps, campaign, plan, runs, gpu))
-    )
+    caps_of = partial(_caps, campaign, plan, runs, gpu)
+    metrics = () if objections or not runs.blocks else judge_metrics(runs, plan, caps_of, timers_of(edition))
     verdict = _verdict(runs, objections, metrics)
     return CellAnalysis(
         runs=runs,
@@ -304,9 +319,11 @@ def _analyse_cell(campaign: Campaign, runs: CellRuns, kept: Floor | None) -> Cel
             *floor_warnings(floor, verdict),
             *card_warnings(runs),
             *outputs.warnings,
+            *(outside_timers(metrics) if edition >= WARM_UP_AND_FIGURES else ()),
         ),
         gpu=gpu,
         floor=floor,
+        edition=edition,
     )
 
 
@@ -327,6 +344,7 @@ def _objections(runs: CellRuns, equal_work: EqualWork) -> tuple[Reason, ...]:
     reason = equal_work.reason()
     if reason is not None:
         found.insert(0, reason)
+    found += checked_runs(runs)
     found += [
         failure_reason(lost)
         for lost in runs.lost

@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from fuseproof.harness.analysis.audit import audit
 from fuseproof.harness.analysis.caveats import no_quality_evidence_text
+from fuseproof.harness.analysis.checked_calls import unprotected_text
+from fuseproof.harness.analysis.editions import WARM_UP_AND_FIGURES
 from fuseproof.harness.analysis.effects import interval_name, interval_text, percent_text
 from fuseproof.harness.analysis.metrics import MetricResult
 from fuseproof.harness.analysis.output_check import LEVEL_TITLES
 from fuseproof.harness.campaign.origin import NOT_IMPORTED
 from fuseproof.harness.number_format import count, latency_change, shortened
+from fuseproof.harness.statistics.reasons import no_point_estimate
 from fuseproof.harness.statistics.verdict import Word
 
 if TYPE_CHECKING:
@@ -109,7 +112,10 @@ def whole_campaign_text(analysis: CampaignAnalysis, found: Sequence[Claim]) -> s
 
 
 def scope_text(analysis: CampaignAnalysis) -> str | None:
-    """Fast paths that the gate protects and nothing here has timed; None where the candidate mounted none."""
+    """Fast paths that nothing here has timed, and whether the gate protects them; None where none was mounted.
+
+    Protected are only those of a candidate whose gate enforced in every run.
+    """
     ran: dict[str, None] = {}
     idle: dict[str, None] = {}
     for cell in analysis.cells:
@@ -122,6 +128,9 @@ def scope_text(analysis: CampaignAnalysis) -> str | None:
         return None
     parts = ["other models and sizes at the sites that ran"] if ran else []
     parts += [f"{_names(list(idle))}, which made no fused call (declined, or not reached)"] if idle else []
+    lax = dict.fromkeys(text for cell in analysis.cells if (text := unprotected_text(cell.runs)) is not None)
+    if lax:
+        return f"Not benchmarked, and not protected by the gate ({'; '.join(lax)}): {'; '.join(parts)}."
     return f"Protected by the gate, not benchmarked: {'; '.join(parts)}."
 
 
@@ -145,11 +154,12 @@ def _claim(analysis: CampaignAnalysis, cell: CellAnalysis) -> Claim:
 def _obstacles(analysis: CampaignAnalysis, cell: CellAnalysis) -> list[str]:
     """Everything that forbids the workload's claim, the gravest first."""
     found = []
-    if cell.word not in CLEAR_WORDS:
-        reason = cell.verdict.headline
-        found.append(cell.word.value if reason is None else f"{cell.word.value} ({reason.code}): {reason.detail}")
     if not cell.outputs.keeps_contract:
         found.append(f"the outputs do not keep the contract {cell.outputs.contract}")
+    if cell.word not in CLEAR_WORDS:
+        reason = cell.verdict.headline
+        text = cell.word.value if reason is None else f"{cell.word.value} ({reason.code}): {reason.detail}"
+        found.insert(len(found) if cell.edition >= WARM_UP_AND_FIGURES else 0, text)
     if cell.word is Word.FASTER and _fails_qualification(cell):
         found.append(cell.qualification.sentence.removeprefix("not qualified, because "))
     if cell.runs.lost and cell.word in CLEAR_WORDS:
@@ -204,7 +214,7 @@ def speed_text(cell: CellAnalysis) -> str:
     bounds = f"[{interval_text(comparison, comparison.interval_used).strip('[]')}] % ({interval_name(comparison)})"
     if cell.word is Word.SAME:
         return f"{primary.title} SAME: no difference of {percent_text(comparison.min_effect)} or more, {bounds}"
-    if any(warning.code == "MEAN_MEDIAN_DISAGREE" for warning in cell.verdict.warnings):
+    if no_point_estimate(cell.verdict.warnings) is not None:
         return f"{primary.title} {cell.word.value}, reduction {bounds} (the size is not claimed)"
     return f"{primary.title} {latency_change(comparison.reduction)}, reduction {bounds}"
 
@@ -215,7 +225,8 @@ def _outputs_text(cell: CellAnalysis) -> str:
         return f"outputs identical in {LEVEL_TITLES[outputs.decided_by]}"
     if outputs.status == "pixels identical":
         return "outputs identical in decoded pixels"
-    return "" if no_quality_evidence_text(cell.runs) else f"outputs keep {outputs.contract}"
+    says_nothing = outputs.accepts_anything or no_quality_evidence_text(cell.runs)
+    return "" if says_nothing else f"outputs keep {outputs.contract}"
 
 
 def _not_claimed(cell: CellAnalysis) -> list[str]:
@@ -229,6 +240,8 @@ def _not_claimed(cell: CellAnalysis) -> list[str]:
     if cell.outputs.decided_by is None:
         found.append("outputs: nothing was compared")
     else:
+        if cell.outputs.accepts_anything and cell.outputs.status == "different":
+            found.append(f"outputs: the contract {cell.outputs.contract} accepts any picture")
         evidence = no_quality_evidence_text(cell.runs)
         found += [f"quality: {evidence}"] if evidence else []
     if cell.memory.agreement == "mixed":

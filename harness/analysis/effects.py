@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fuseproof.harness.number_format import interval, latency_change, number, percent
 from fuseproof.harness.statistics.comparison import Comparison
-from fuseproof.harness.statistics.reasons import disagreeing_forms
+from fuseproof.harness.statistics.reasons import no_point_estimate
 from fuseproof.harness.statistics.verdict import Verdict, Word
 
 DIRECTIONAL = frozenset({Word.FASTER, Word.SLOWER})
@@ -84,8 +84,9 @@ def point_doubt(verdict: Verdict) -> str | None:
     comparison = verdict.comparison
     if comparison is None:
         return "no complete block"
-    if any(warning.code == "MEAN_MEDIAN_DISAGREE" for warning in verdict.warnings):
-        return disagreeing_forms(comparison)
+    doubt = no_point_estimate(verdict.warnings)
+    if doubt is not None:
+        return doubt
     return "the interval is too wide" if is_too_wide(comparison, comparison.interval_used) else None
 
 

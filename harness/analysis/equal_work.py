@@ -23,6 +23,7 @@ from fuseproof.harness.campaign.arm_lineage import lineage_commit
 from fuseproof.harness.campaign.records import SlotRecord
 from fuseproof.harness.perf import graphs
 from fuseproof.harness.perf.dump import PerfDump
+from fuseproof.harness.perf.enhanced_prompts import FIXED_STEP, needs_fixed_texts
 from fuseproof.harness.perf.work import Difference, check_equal_work
 from fuseproof.harness.statistics.reasons import Reason
 from fuseproof.schedules.plan import Plan
@@ -63,6 +64,8 @@ class EqualWork:
         shown = "; ".join(self.differences[:4])
         more = f"; {len(self.differences) - 4} more" if len(self.differences) > 4 else ""
         step = "Give both arms the same request, warm-up and timers; what is compared belongs in the arms' own flags."
+        if needs_fixed_texts({text.partition(":")[0] for text in self.differences}):
+            step = FIXED_STEP
         return Reason("UNEQUAL_WORK", f"the runs did not do the same work: {shown}{more}", step)
 
     def to_json(self) -> dict[str, Any]:
@@ -72,7 +75,7 @@ class EqualWork:
 
 def check_cell_work(cell: CellRuns, plan: Plan) -> EqualWork:
     """Compare all counting runs of a cell. A cell without runs is trivially equal."""
-    differences, declared, notes, unchecked = _Texts(), _Texts(), _Texts(), _Texts()
+    request, differences, declared, notes, unchecked = _Texts(), _Texts(), _Texts(), _Texts(), _Texts()
     arms = (plan.arms.baseline, plan.arms.candidate)
     named = differing_settings(*arms)
     for first, other, is_across_arms in _pairs(cell):
@@ -86,10 +89,14 @@ def check_cell_work(cell: CellRuns, plan: Plan) -> EqualWork:
             may_skip = is_across_arms and "quality" in named and difference.field in SKIPPED_WITH_GUIDANCE
             if may_skip and _skip(first, other):
                 declared.add(f"{text} (guidance branches that quality skips)")
-            elif difference.kind != "note" or difference.field in IDENTITY or (flags and not is_across_arms):
+            elif difference.kind != "note" or difference.field in IDENTITY:
+                request.add(text)
+            elif flags and not is_across_arms:
                 differences.add(text)
             elif flags:
                 (declared if flags & named else differences).add(text)
+            elif is_across_arms and _names_itself(difference.field, named):
+                declared.add(text)
             elif is_software(difference.field):
                 is_declared = is_across_arms and declares_software(*arms, difference.field)
                 (declared if is_declared else differences).add(text)
@@ -101,7 +108,7 @@ def check_cell_work(cell: CellRuns, plan: Plan) -> EqualWork:
     if unlike_cards is not None:
         (declared if declares_cards(*arms) else differences).add(f"GPUs: {unlike_cards}")
     return EqualWork(
-        differences=differences.texts,
+        differences=(*request.texts, *differences.texts),
         declared=declared.texts,
         notes=notes.texts,
         unchecked=unchecked.texts,
@@ -135,6 +142,11 @@ def broken_promises(cell: CellRuns) -> tuple[Reason, ...]:
             detail = f"{name} asked for CUDA graphs: {missing}"
             found.append(Reason("MISSING_GRAPH", detail, graphs.NEXT_STEP))
     return tuple(found)
+
+
+def _names_itself(field: str, named: set[str]) -> bool:
+    """Whether the arms' own flags differ in just this setting, or in the file that a hash is of."""
+    return field not in IGNORED_NOTES and field.removesuffix("_sha256") in named
 
 
 class _Texts:

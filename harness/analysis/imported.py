@@ -5,7 +5,7 @@ which advice does not apply because nothing here can be run again.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from fuseproof.harness.analysis.runs import CellRuns, CountedBlock, Run
 from fuseproof.harness.campaign.folder import Campaign
@@ -18,7 +18,6 @@ from fuseproof.harness.perf.slot_order import slot_order_obstacles
 from fuseproof.harness.perf.work import check_equal_work
 from fuseproof.harness.statistics.next_steps import without_campaign_flags
 from fuseproof.harness.statistics.reasons import Reason
-from fuseproof.harness.statistics.verdict import Verdict
 from fuseproof.schedules.plan import Plan
 
 if TYPE_CHECKING:
@@ -95,18 +94,8 @@ def imported_warnings(campaign: Campaign, runs: CellRuns, plan: Plan) -> tuple[R
     return (Reason("SAME_PROGRAM", detail, "This is an A/A run unless the arms differ in something unrecorded."),)
 
 
-Words = TypeVar("Words", Verdict, tuple[Reason, ...])
-
-
-def in_imported_words(words: Words) -> Words:
-    """A verdict, or reasons, in words that hold here: nothing goes on, and files were or were not given."""
-    if isinstance(words, Verdict):
-        reasons, warnings = in_imported_words(words.reasons), in_imported_words(words.warnings)
-        return dataclasses.replace(words, reasons=reasons, warnings=warnings)
-    return tuple(_reworded(reason) for reason in words)
-
-
-def _reworded(reason: Reason) -> Reason:
+def in_imported_words(reason: Reason) -> Reason:
+    """A reason in words that hold here: nothing goes on, and files were or were not given."""
     if reason.code == "NO_OUTPUTS":
         return Reason(reason.code, "no outputs were imported, so nothing is known about their equality", OUTPUT_STEP)
     if "--resume" in reason.next_step:

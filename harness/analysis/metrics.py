@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fuseproof.harness.analysis.added_blocks import added_block_warnings, alpha_for, look_ends, unpaired_caps
+from fuseproof.harness.analysis.editions import EDITION, WARM_UP_AND_FIGURES
 from fuseproof.harness.analysis.runs import ARM_WORDS, CellRuns, Run
 from fuseproof.harness.campaign.records import arms_of
 from fuseproof.harness.campaign.sglang_log import CLIENT_TICK_S
@@ -22,9 +23,15 @@ TITLES = {
     "client": "Client E2E incl. save",
     "save": "Save",
     "load": "Load",
+    "warmup": "Warm-up",
 }
-NOT_JUDGED = frozenset({"save", "load"})
+NOT_JUDGED = frozenset({"save", "load", "warmup"})
 """Timers around the work: numbers for a reader, without a word."""
+
+
+def timers_of(edition: int) -> tuple[str, ...]:
+    """The timers that an edition of the report knows, in the order of its columns."""
+    return tuple(name for name in TITLES if name != "warmup" or edition >= WARM_UP_AND_FIGURES)
 
 
 @dataclass(frozen=True)
@@ -79,9 +86,14 @@ def no_caps(runs: CellRuns) -> Sequence[Reason]:
     return ()
 
 
-def judge_metrics(runs: CellRuns, plan: Plan, caps_of: CapsOf = no_caps) -> tuple[MetricResult, ...]:
-    """Judge every timer that the arms gave, the primary one first; ``caps_of`` says what forbids a directional word."""
-    order = [plan.primary, *(name for name in TITLES if name != plan.primary)]
+def judge_metrics(
+    runs: CellRuns, plan: Plan, caps_of: CapsOf = no_caps, timers: Sequence[str] | None = None
+) -> tuple[MetricResult, ...]:
+    """Judge every timer that the arms gave, the primary one first; ``caps_of`` says what forbids a directional word.
+
+    ``timers`` are those of the report's edition, today's unless others are given.
+    """
+    order = [plan.primary, *(name for name in timers or timers_of(EDITION) if name != plan.primary)]
     blocks = {name: _blocks(runs, name) for name in order}
     numbers, planned = [block.number for block in runs.blocks], plan.blocks_of(runs.cell.name)
     added, pair = runs.everything.added_blocks, _blocks_in_a_set(runs)

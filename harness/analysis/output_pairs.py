@@ -11,7 +11,7 @@ from fuseproof.errors import FuseproofError
 from fuseproof.harness.analysis.recorded_pairs import recorded_comparison
 from fuseproof.harness.analysis.runs import ARMS, CellRuns, Run
 from fuseproof.harness.campaign.left_out import left_out_lines
-from fuseproof.harness.media.comparison import MediaComparison, compare_pictures, load_image
+from fuseproof.harness.media.comparing import Comparison, compare_files
 from fuseproof.schedules.contracts import Contract
 
 MOST_PAIRS = 16
@@ -29,7 +29,7 @@ class ComparedPair:
     prompt: str | None
     baseline: str
     candidate: str
-    comparison: MediaComparison | None
+    comparison: Comparison | None
     error: str | None
     violations: tuple[str, ...]
 
@@ -110,7 +110,7 @@ def _compare(
 ) -> ComparedPair:
     try:
         recorded = recorded_comparison(directory, baseline, candidate) if {baseline, candidate} & {*left_out} else None
-        comparison = recorded or compare_pictures(load_image(directory / baseline), load_image(directory / candidate))
+        comparison = recorded or compare_files(directory / baseline, directory / candidate)
     except FuseproofError as error:
         text = error.message.replace(f"{directory}/", "")
         return ComparedPair(request, prompt, baseline, candidate, None, text, (text,))

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from fuseproof.harness.analysis.arm_warnings import arm_warnings
+from fuseproof.harness.analysis.checked_calls import CODE as EVERY_CALL_CHECKED
+from fuseproof.harness.analysis.checked_calls import checked_runs
 from fuseproof.harness.analysis.equal_work import EqualWork, broken_promises, check_cell_work
 from fuseproof.harness.analysis.fastpaths import FastpathProof, check_fastpaths
 from fuseproof.harness.analysis.memory import MemoryCheck, check_memory
@@ -75,9 +77,14 @@ class QuickCell:
         return self.runs.cell.name
 
     def exit_codes(self) -> set[int]:
-        """6 for a measurement that proves nothing, 4 for outputs that break their contract."""
-        found = {EXIT_INVALID} if self.objections else set()
-        return found | (set() if self.outputs.keeps_contract else {EXIT_CONTRACT})
+        """6 for a measurement that proves nothing, 4 for outputs that break their contract.
+
+        Where runs that were made to look at bits found wrong ones, 4: that their times prove nothing was known.
+        """
+        if self.outputs.keeps_contract:
+            return {EXIT_INVALID} if self.objections else set()
+        only_bits = all(reason.code == EVERY_CALL_CHECKED for reason in self.objections)
+        return {EXIT_CONTRACT} if only_bits else {EXIT_CONTRACT, EXIT_INVALID}
 
     def to_json(self) -> dict[str, Any]:
         """Strict JSON values: numbers, and no word for them."""
@@ -112,7 +119,7 @@ def examine(
     )
     equal_work, fastpaths, outputs = check_cell_work(cell, plan), check_fastpaths(cell), check_outputs(cell, directory)
     reason = equal_work.reason()
-    objections = (*((reason,) if reason is not None else ()), *broken_promises(cell))
+    objections = (*((reason,) if reason is not None else ()), *broken_promises(cell), *checked_runs(cell))
     judged = () if objections or not cell.blocks else judge_metrics(cell, plan)
     metrics = tuple(metric for metric in judged if metric.name in TIMERS)
     memory = check_memory(cell, environment) if metrics else None

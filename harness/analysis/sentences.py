@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from fuseproof.harness.analysis.arm_warnings import FIRST_SIGHT
 from fuseproof.harness.analysis.caveats import dummy_weights_text
+from fuseproof.harness.analysis.clip_sentences import clip_text
 from fuseproof.harness.analysis.contention import CONTENTION_UNMEASURED
+from fuseproof.harness.analysis.editions import WARM_UP_AND_FIGURES
 from fuseproof.harness.analysis.effects import effect_text, is_too_wide, level_text, means_text
 from fuseproof.harness.analysis.fastpath_losses import SITE_LOST, SITE_NEVER_FUSED, SITE_REJECTED
 from fuseproof.harness.analysis.imported import imported_notes
@@ -18,6 +20,7 @@ from fuseproof.harness.analysis.output_check import LEVEL_TITLES, OutputCheck
 from fuseproof.harness.analysis.output_pairs import ComparedPair
 from fuseproof.harness.analysis.run_warnings import COLD_BATCH, COMPILE_INSIDE
 from fuseproof.harness.analysis.runs import ARM_WORDS, CellRuns
+from fuseproof.harness.media.clip_comparison import ClipComparison
 from fuseproof.harness.media.comparison import distance_text, share_text
 from fuseproof.harness.number_format import count, number, shortened
 from fuseproof.harness.statistics.reasons import CONTENTION, Reason
@@ -40,7 +43,7 @@ def summary_lines(analysis: CampaignAnalysis) -> list[str]:
 
     lines, unclaimed = [], {name for name, _ in unclaimed_texts(analysis)}
     if len(analysis.cells) > 1:
-        lines.append(f"{count(len(analysis.cells), analysis.noun)}: {word_counts(analysis)}")
+        lines.append(f"{count(len(analysis.cells), analysis.noun)}: {word_counts(analysis)}{broken_counts(analysis)}")
     for cell in analysis.cells:
         lines.append(verdict_line(cell) + (" Not claimed: see below." if cell.name in unclaimed else ""))
         lines += [f"  {metric_line(metric)}" for metric in cell.metrics]
@@ -58,9 +61,19 @@ def word_counts(analysis: CampaignAnalysis) -> str:
     return ", ".join(f"{words[word]} {word.value}" for word in Word if words[word])
 
 
+def broken_counts(analysis: CampaignAnalysis) -> str:
+    """``; contract not met in 1 of 3``, behind the words; empty where every contract is kept."""
+    broken = sum(not cell.outputs.keeps_contract for cell in analysis.cells)
+    if not broken or analysis.edition < WARM_UP_AND_FIGURES:
+        return ""
+    return f"; contract not met in {broken} of {len(analysis.cells)}"
+
+
 def verdict_line(cell: CellAnalysis) -> str:
-    """The cell's word, its primary effect, and why when there is no clear word."""
+    """The cell's word, a contract that is not met, its primary effect, and why when there is no clear word."""
     parts = []
+    if not cell.outputs.keeps_contract and cell.edition >= WARM_UP_AND_FIGURES:
+        parts.append(f"contract {cell.outputs.contract} is not met: {cell.outputs.violations[0].rstrip('.')}.")
     if cell.primary is not None and cell.verdict.comparison is not None:
         parts.append(f"{cell.primary.title} {effect_text(cell.verdict)}.")
     if cell.verdict.headline is not None:
@@ -91,7 +104,9 @@ def outputs_line(outputs: OutputCheck) -> str:
     parts = [equality_text(outputs), determinism_text(outputs)]
     if outputs.degenerate:
         parts.append(f"proves nothing: {outputs.degenerate[0]}")
-    if outputs.keeps_contract:
+    if outputs.keeps_contract and outputs.accepts_anything:
+        parts.append(f"contract {outputs.contract} accepts any picture: the outputs are not judged")
+    elif outputs.keeps_contract:
         parts.append(f"contract {outputs.contract} holds{evidence_text(outputs)}")
     else:
         more = f" (and {len(outputs.violations) - 1} more)" if len(outputs.violations) > 1 else ""
@@ -126,6 +141,8 @@ def pair_text(pair: ComparedPair) -> str:
     if pair.comparison.mismatch is not None:
         return f"{place}: {pair.comparison.mismatch}"
     comparison = pair.comparison
+    if isinstance(comparison, ClipComparison):
+        return f"{place}: {clip_text(comparison)}"
     share = comparison.differing_share
     return (
         f"{place}: SSIM {ssim_text(pair)}, PSNR {psnr_text(pair)}, max |Δ| {distance_text(comparison.max_abs)}, "

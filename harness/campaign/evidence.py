@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from fuseproof.errors import FuseproofError, InvalidMeasurementError, UsageError
+from fuseproof.harness.campaign.clip_outputs import ContradictedOutputError, clip_output
 from fuseproof.harness.campaign.foreign import ForeignValueError, clean_text, count, kept
 from fuseproof.harness.campaign.processes import ProcessEnd
 from fuseproof.harness.campaign.rank_memory import rank_peaks
 from fuseproof.harness.campaign.records import SlotMemory, SlotOutput, SlotTimes
 from fuseproof.harness.campaign.sglang_log import SglangLog, doubt_of
 from fuseproof.harness.machine.redaction import redact
+from fuseproof.harness.media.clips import is_clip
 from fuseproof.harness.media.comparison import degenerate_reason, file_sha256, load_image
 from fuseproof.harness.media.decoding import IMAGE_SUFFIXES
 from fuseproof.harness.perf.dump import PerfDump, read_perf_dump
@@ -168,9 +170,16 @@ def read_tail(path: Path) -> str:
 
 
 def frames_listing(outputs: tuple[SlotOutput, ...]) -> str:
-    """``frames.sha256``: one line per output, the hash closest to the model's own numbers first."""
-    names = (output.path.encode("utf-8", "backslashreplace").decode("utf-8") for output in outputs)
-    return "".join(f"{output.deepest_sha256}  {name}\n" for output, name in zip(outputs, names, strict=True))
+    """``frames.sha256``: one line per picture, the hash closest to the model's own numbers first.
+
+    A video whose raw frames are hashed has a line for each of them, counted from 1.
+    """
+    lines = []
+    for output in outputs:
+        name = output.path.encode("utf-8", "backslashreplace").decode("utf-8")
+        frames = [f"{own}  {name} frame {number}\n" for number, own in enumerate(output.frames_sha256, start=1)]
+        lines += frames or [f"{output.deepest_sha256}  {name}\n"]
+    return "".join(lines)
 
 
 def _exit_words(returncode: int) -> str:
@@ -307,9 +316,13 @@ def _stated_path(dump: PerfDump, path: str) -> Path:
 def _output(path: Path, slot: Path, stated: Mapping[str, Any]) -> SlotOutput:
     name = path.relative_to(slot).as_posix()
     try:
+        if is_clip(path):
+            return clip_output(path, name, stated)
         if path.suffix.lower() not in IMAGE_SUFFIXES:
             return SlotOutput(name, file_sha256(path), frames=_whole(stated.get("frames")))
         picture = load_image(path)
+    except ContradictedOutputError as error:
+        raise EvidenceError("BAD_OUTPUT", f"{name} {error}") from error
     except FuseproofError as error:
         raise EvidenceError("BAD_OUTPUT", error.message.replace(f"{slot}{os.sep}", "")) from error
     if stated.get("file_sha256") not in (None, picture.file_sha256):

@@ -56,7 +56,11 @@ class SlotMemory:
 
 @dataclasses.dataclass(frozen=True)
 class SlotOutput:
-    """One file the arm wrote; ``path`` is relative to the slot's folder. Hashes are SHA-256, at three levels."""
+    """One file the arm wrote; ``path`` is relative to the slot's folder. Hashes are SHA-256, at three levels.
+
+    Of a video ``pixels_sha256`` is of the frames that its file decodes to, ``frames_sha256`` of each raw frame before
+    encoding, where the arm states them.
+    """
 
     path: str
     file_sha256: str
@@ -67,6 +71,8 @@ class SlotOutput:
     height: int | None = None
     frames: int | None = None
     degenerate: str | None = None
+    fps: float | None = None
+    frames_sha256: tuple[str, ...] = ()
 
     @property
     def deepest_sha256(self) -> str:

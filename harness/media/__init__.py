@@ -1,1 +1,1 @@
-"""Pictures: hashes at three levels, equality, metrics, difference images."""
+"""Pictures and videos: hashes at three levels, equality, metrics, difference images."""

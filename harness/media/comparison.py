@@ -31,6 +31,7 @@ from fuseproof.harness.media.metrics import (
     psnr,
     ssim,
 )
+from fuseproof.harness.media.proof import distance_text, proof_gaps, proof_losses, share_text, span_warnings
 
 __all__ = [
     "MediaComparison",
@@ -48,10 +49,6 @@ __all__ = [
 ]
 
 Equality = Literal["file", "pixels", "different"]
-
-_SMALLEST_USED_SHARE_OF_RANGE = 0.02
-_WHOLE_DISTANCES = 1000.0
-"""From here on a distance is told in whole units."""
 
 
 @dataclass(frozen=True)
@@ -138,23 +135,17 @@ class MediaComparison:
     @property
     def degenerate(self) -> tuple[str, ...]:
         """One sentence a side whose values prove nothing."""
-        sentences = []
-        for label, side in (("A", self.a), ("B", self.b)):
-            if side.degenerate == "non-finite":
-                plural = "" if side.nonfinite == 1 else "s"
-                sentences.append(f"{label} has {side.nonfinite:,} non-finite value{plural}, so it proves nothing")
-            elif side.degenerate:
-                sentences.append(f"{label} is {side.degenerate} (one value everywhere), so it proves nothing")
-        return tuple(sentences)
+        return proof_gaps(self.a, self.b)
 
     @property
     def lossy(self) -> tuple[str, ...]:
         """One sentence a side whose container may hide or make differences."""
-        return tuple(
-            f"{label}: {side.lossy}, so exactness cannot be shown"
-            for label, side in (("A", self.a), ("B", self.b))
-            if side.lossy
-        )
+        return proof_losses(self.a, self.b)
+
+    @property
+    def unseen(self) -> tuple[str, ...]:
+        """A picture has nothing beside its values; a video has a frame rate and sound."""
+        return ()
 
     @property
     def differing(self) -> str:
@@ -233,19 +224,6 @@ def check_data_range(data_range: float | None) -> None:
         )
 
 
-def share_text(share: float) -> str:
-    """A share as a percentage that reads 0 % or 100 % only when it is."""
-    text = f"{100 * share:.3g}"
-    return f"just under {text} %" if share < 1 and float(text) >= 100 else f"{text} %"
-
-
-def distance_text(distance: float | None) -> str:
-    """The largest distance of two values as digits that read 0 only when it is 0: of floats it may be tiny."""
-    if distance is None:
-        return "n/a"
-    return f"{distance:.0f}" if distance.is_integer() or distance >= _WHOLE_DISTANCES else f"{distance:.4g}"
-
-
 def _side(picture: Picture) -> Side:
     return Side(
         path=redact(printable(picture.path)),
@@ -314,11 +292,7 @@ def _range_warnings(a: Picture, b: Picture, data_range: float | None) -> tuple[s
     if not all(values.size for values in finite):
         return ()
     low, high = min(float(v.min()) for v in finite), max(float(v.max()) for v in finite)
-    if high - low > data_range:
-        return (f"the values span {low:g}..{high:g}, more than the data range {data_range:g}",)
-    if high - low < _SMALLEST_USED_SHARE_OF_RANGE * data_range:
-        return (f"the values span only {low:g}..{high:g} of the data range {data_range:g}: SSIM and PSNR flatter",)
-    return ()
+    return span_warnings(low, high, data_range)
 
 
 def _is_same_file(a: Path, b: Path) -> bool:

@@ -15,7 +15,8 @@ marked transparent
 ``.npy``                       as stored: bool, integer or float; H x W or H x W x C with 1 to 4 channels
 =============================  =======================================================================================
 
-Animations, multi-page files and videos are refused, as are pictures above :data:`MAX_PIXELS`.
+Animations and multi-page files are refused, as are pictures above :data:`MAX_PIXELS`; videos, and arrays of them, are
+read frame by frame by :mod:`fuseproof.harness.media.clips`.
 """
 
 from __future__ import annotations
@@ -34,12 +35,14 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from fuseproof.errors import FuseproofError
-from fuseproof.harness.media.files import Array, array_sha256, os_reason, printable
-
-MAX_PIXELS = 8192 * 8192
-"""Above this a comparison would need more than about 5 GiB of memory; such a file is refused before it is decoded."""
-
-MAX_FILE_BYTES = 4 * 1024**3
+from fuseproof.harness.media.files import Array, array_sha256, os_reason
+from fuseproof.harness.media.refusals import (
+    check_pixel_count,
+    check_regular_file,
+    one_line,
+    too_large,
+    unreadable,
+)
 
 READABLE_FORMATS = ("PNG", "JPEG", "WEBP", "TIFF", "BMP", "GIF")
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp", ".gif", ".npy"})
@@ -121,22 +124,13 @@ def load_image(path: Path | str) -> Picture:
 
 
 def _read(path: Path) -> bytes:
+    if path.suffix.lower() in VIDEO_SUFFIXES and path.is_file():
+        raise _video(path)
+    check_regular_file(path)
     try:
-        if path.is_dir():
-            raise _unreadable(path, "it is a folder")
-        # A pipe or device may never end.
-        if path.exists() and not path.is_file():
-            raise _unreadable(path, "it is not a regular file")
-        if path.suffix.lower() in VIDEO_SUFFIXES and path.exists():
-            raise _video(path)
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise _unreadable(path, f"it has {path.stat().st_size:,} bytes, the limit is {MAX_FILE_BYTES:,}")
-        content = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
-        raise _unreadable(path, os_reason(error)) from error
-    if not content:
-        raise _unreadable(path, "it is empty (0 bytes)")
-    return content
+        raise unreadable(path, os_reason(error)) from error
 
 
 def _from_npy(path: Path, content: bytes) -> Picture:
@@ -145,10 +139,10 @@ def _from_npy(path: Path, content: bytes) -> Picture:
         version = np.lib.format.read_magic(stream)
         readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
         if version not in readers:
-            raise _unreadable(path, f"its .npy format version {version[0]}.{version[1]} is not 1.0 or 2.0")
+            raise unreadable(path, f"its .npy format version {version[0]}.{version[1]} is not 1.0 or 2.0")
         shape, is_fortran, dtype = readers[version](stream)
     except (ValueError, TypeError, EOFError, SyntaxError, tokenize.TokenError) as error:
-        raise _unreadable(path, _not_an_image(content) or f"it is no .npy array ({_one_line(error)})") from error
+        raise unreadable(path, stranger_in(content) or f"it is no .npy array ({one_line(error)})") from error
     _check_npy_header(path, shape, dtype, len(content) - stream.tell())
     values = np.frombuffer(content, dtype, offset=stream.tell()).reshape(shape, order="F" if is_fortran else "C")
     pixels = np.ascontiguousarray(values, dtype=dtype.newbyteorder("="))
@@ -158,22 +152,23 @@ def _from_npy(path: Path, content: bytes) -> Picture:
 def _check_npy_header(path: Path, shape: tuple[int, ...], dtype: np.dtype[np.generic], stored_bytes: int) -> None:
     """Refuse what cannot be compared before anything is allocated: a header can promise any size."""
     if dtype.kind not in "buif" or dtype.itemsize > 8:
-        raise _unreadable(path, f"its dtype is {dtype}; bool, integers and float16, float32, float64 can be compared")
+        raise unreadable(path, f"its dtype is {dtype}; bool, integers and float16, float32, float64 can be compared")
     if len(shape) not in (2, 3) or min(shape) < 1 or (len(shape) == 3 and shape[2] > 4):
         extents = "x".join(str(extent) for extent in shape) or "that of a single number"
-        raise _unreadable(path, f"its shape is {extents}; HxW and HxWxC with 1 to 4 channels can be compared")
-    _check_pixel_count(path, shape[1], shape[0])
+        possible = "HxW, HxWxC and, of videos, TxHxWxC with 1 to 4 channels"
+        raise unreadable(path, f"its shape is {extents}; {possible} can be compared")
+    check_pixel_count(path, shape[1], shape[0])
     expected_bytes = dtype.itemsize * math.prod(shape)
     if stored_bytes != expected_bytes:
-        raise _unreadable(path, f"its header promises {expected_bytes:,} bytes of values, it has {stored_bytes:,}")
+        raise unreadable(path, f"its header promises {expected_bytes:,} bytes of values, it has {stored_bytes:,}")
 
 
 def _from_image(path: Path, content: bytes) -> Picture:
-    reason = _not_an_image(content)
+    reason = stranger_in(content)
     if reason == "video":
         raise _video(path)
     if reason is not None:
-        raise _unreadable(path, reason)
+        raise unreadable(path, reason)
     try:
         # Pillow warns about sizes and odd metadata; the size is checked below, and stderr belongs to the command.
         with warnings.catch_warnings():
@@ -181,19 +176,23 @@ def _from_image(path: Path, content: bytes) -> Picture:
             return _decode(path, content)
     except UnidentifiedImageError as error:
         formats = ", ".join(READABLE_FORMATS)
-        raise _unreadable(path, f"it is not, or no longer, one of {formats} or .npy") from error
+        raise unreadable(path, f"it is not, or no longer, one of {formats} or .npy") from error
     except Image.DecompressionBombError as error:
-        raise _too_large(path, str(error)) from error
+        raise too_large(path, str(error)) from error
     except _DECODER_ERRORS as error:
-        raise _unreadable(path, f"it is truncated or damaged ({_one_line(error)})") from error
+        raise unreadable(path, f"it is truncated or damaged ({one_line(error)})") from error
 
 
 def _decode(path: Path, content: bytes) -> Picture:
     with Image.open(io.BytesIO(content), formats=READABLE_FORMATS) as probe:
-        _check_pixel_count(path, probe.width, probe.height)
+        check_pixel_count(path, probe.width, probe.height)
         frames = int(getattr(probe, "n_frames", 1))
         if frames != 1:
-            raise _unreadable(path, f"it holds {frames} frames; animations and multi-page files are not supported yet")
+            raise unreadable(
+                path,
+                f"it holds {frames} frames, and animations and multi-page files are not compared",
+                next_step="compare videos (.mp4) or folders of single pictures",
+            )
         # Decoding alone accepts a PNG without its last chunk or with a wrong checksum; verify() does not.
         probe.verify()
     with Image.open(io.BytesIO(content), formats=READABLE_FORMATS) as image:
@@ -227,7 +226,7 @@ def _native_pixels(
         return np.array(image.convert(mode)), mode, ("its transparent colour was expanded to an alpha channel",)
     if image.mode not in _NATIVE_MODES or is_transparent or any(raw.endswith(";12") for raw in raw_modes):
         detail = " with a transparent colour" if is_transparent else ""
-        raise _unreadable(path, f"its pixel format {'/'.join(raw_modes)}{detail} is not supported")
+        raise unreadable(path, f"its pixel format {'/'.join(raw_modes)}{detail} is not supported")
     stored = np.array(image)
     return stored.astype(stored.dtype.newbyteorder("=")), "I;16" if image.mode.startswith("I;16") else image.mode, ()
 
@@ -238,11 +237,11 @@ def _sixteen_bit_colour(path: Path, image: Image.Image, raw_modes: tuple[str, ..
 
     known = {"RGB;16B": "rgb48be", "RGBA;16B": "rgba64be"}
     if image.format != "PNG" or raw_modes[0] not in known or "transparency" in image.info:
-        raise _unreadable(path, f"16-bit colour stored as {raw_modes[0]} in {image.format} cannot be read unrounded")
+        raise unreadable(path, f"16-bit colour stored as {raw_modes[0]} in {image.format} cannot be read unrounded")
     with av.open(io.BytesIO(content), format="png_pipe") as stream:
         frame = next(stream.decode(video=0))
     if frame.format.name != known[raw_modes[0]]:
-        raise _unreadable(path, f"its 16-bit pixels were decoded as {frame.format.name}")
+        raise unreadable(path, f"its 16-bit pixels were decoded as {frame.format.name}")
     decoded: Array = frame.to_ndarray()
     return decoded
 
@@ -288,7 +287,7 @@ def _rendering(image: Image.Image) -> tuple[tuple[str, str], ...]:
     return tuple(facts.items())
 
 
-def _not_an_image(content: bytes) -> str | None:
+def stranger_in(content: bytes) -> str | None:
     """Name the usual strangers that sit under a picture's name; ``"video"`` for a video, None when it may be one."""
     head = content[:512].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     if head.startswith((b"<!doctype html", b"<html", b"<head", b"<body")):
@@ -300,31 +299,8 @@ def _not_an_image(content: bytes) -> str | None:
     return "video" if is_mp4 or is_avi or content.startswith(b"\x1aE\xdf\xa3") else None
 
 
-def _check_pixel_count(path: Path, width: int, height: int) -> None:
-    if width * height > MAX_PIXELS:
-        raise _too_large(path, f"{width}x{height} is {width * height:,} pixels")
-
-
-def _unreadable(path: Path, reason: str) -> FuseproofError:
-    return FuseproofError(
-        f"{printable(path)} cannot be compared: {reason}.", next_step="make the file again, or name another one"
-    )
-
-
 def _video(path: Path) -> FuseproofError:
-    return FuseproofError(
-        f"{printable(path)} is a video, and videos are not supported yet.",
-        next_step="extract frames as PNG into two folders and compare those",
-    )
-
-
-def _too_large(path: Path, detail: str) -> FuseproofError:
-    return _unreadable(path, f"it would be a decompression bomb ({_one_line(detail)}; the limit is {MAX_PIXELS:,})")
-
-
-def _one_line(error: object) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return printable(text[:160])
+    return unreadable(path, "it is a video, and a picture was expected", "compare videos under names such as clip.mp4")
 
 
 def _sha256(content: bytes) -> str:

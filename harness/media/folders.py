@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from fuseproof.errors import FuseproofError, UsageError
-from fuseproof.harness.media.comparison import MediaComparison, check_data_range, compare_pictures
-from fuseproof.harness.media.decoding import IMAGE_SUFFIXES, VIDEO_SUFFIXES, load_image
+from fuseproof.harness.media.comparing import Comparison, compare_files
+from fuseproof.harness.media.comparison import MediaComparison, check_data_range
+from fuseproof.harness.media.decoding import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 from fuseproof.harness.media.files import os_reason, printable
 from fuseproof.harness.media.pairing import match_names
 from fuseproof.schedules.contracts import Contract
@@ -27,7 +28,7 @@ class Pair:
     name: str
     path_a: Path
     path_b: Path
-    comparison: MediaComparison | None
+    comparison: Comparison | None
     error: FuseproofError | None = None
 
     def violations(self, contract: Contract) -> list[str]:
@@ -116,7 +117,7 @@ def compare_paths(a: Path, b: Path, *, data_range: float | None = None) -> Media
         )
     if is_folder_a:
         return _compare_folders(a, b, data_range)
-    comparison = compare_pictures(load_image(a), load_image(b), data_range=data_range)
+    comparison = compare_files(a, b, data_range=data_range)
     return MediaReport((Pair(b.name, a, b, comparison),))
 
 
@@ -177,7 +178,7 @@ def _is_media(entry: Path) -> bool:
 
 def _compare_pair(name: str, a: Path, b: Path, data_range: float | None) -> Pair:
     try:
-        comparison = compare_pictures(load_image(a), load_image(b), data_range=data_range)
+        comparison = compare_files(a, b, data_range=data_range)
     except FuseproofError as error:
         return Pair(name, a, b, None, error)
     return Pair(name, a, b, comparison)
@@ -193,5 +194,7 @@ def _folder_warnings(a: Path, b: Path, pairs: Sequence[Pair]) -> tuple[str, ...]
         ("B", Counter(comparison.b.pixels_sha256 for comparison in compared)),
     ):
         if len(compared) > 1 and len(hashes) == 1:
-            found.append(f"all {len(compared)} pictures of {label} are the same picture: does it depend on its prompt?")
+            what = "pictures" if isinstance(compared[0], MediaComparison) else "videos"
+            one = what.removesuffix("s")
+            found.append(f"all {len(compared)} {what} of {label} are the same {one}: does it depend on its prompt?")
     return tuple(found)

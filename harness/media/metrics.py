@@ -169,6 +169,12 @@ def count_nonfinite(array: Array) -> int:
     return int(array.size - np.isfinite(array).sum()) if array.dtype.kind == "f" else 0
 
 
+def differing_bits(a: Array, b: Array) -> npt.NDArray[np.bool_]:
+    """Which values of two arrays of one shape and dtype have other bits."""
+    differs: npt.NDArray[np.bool_] = _bits(a) != _bits(b)
+    return differs
+
+
 def _bits(array: Array) -> Array:
     """Floats as integers of their size, so that -0, +0 and NaN payloads are told apart."""
     if array.dtype.kind != "f":

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fuseproof.harness.perf import batches, graphs, saving
+from fuseproof.harness.perf import batches, busy_machine, checked_calls, graphs, saving
 from fuseproof.harness.perf.blocks import METRICS, AbbaBlock, seconds_of
 from fuseproof.harness.perf.dump import PerfDump
 from fuseproof.harness.perf.memory import MemoryClaim, memory_claim, request_peaks_gib, same_arm_spread_gib
@@ -39,7 +39,7 @@ class AbbaComparison:
     arms_differ: tuple[str, ...]
     """What the dumps say distinguishes candidate from baseline: commits, flags, versions."""
     outputs: tuple[OutputsComparison, ...]
-    """Every other run against the first baseline run; empty when the blocks are INVALID."""
+    """Every other run against the first baseline run."""
     memory: MemoryClaim | None
 
     @property
@@ -81,11 +81,17 @@ def compare_blocks(
     Unequal work is INVALID; with ``is_forced`` its numbers are shown and no direction is concluded.
     """
     checks = _work_checks(blocks)
-    obstacles = (*_unequal_work(checks), *_missing_graphs(blocks), *slot_order_obstacles(blocks))
+    obstacles = (
+        *_unequal_work(checks),
+        *_checked_calls(blocks),
+        *_missing_graphs(blocks),
+        *slot_order_obstacles(blocks),
+    )
     warnings, arms_differ = _warnings(blocks, checks), _arms_differ(blocks)
     if obstacles and not is_forced:
         verdicts = {PRIMARY: invalid(*obstacles)}
-        return AbbaComparison(tuple(blocks), verdicts, warnings, checks, arms_differ, outputs=(), memory=None)
+        outputs = _outputs(blocks)
+        return AbbaComparison(tuple(blocks), verdicts, warnings, checks, arms_differ, outputs=outputs, memory=None)
     times = {name: timed for name in METRICS if (timed := _timed_blocks(blocks, name))}
     tails = post_worker_tails(times["worker"], times["client"], 0.0) if "client" in times else ()
     return AbbaComparison(
@@ -156,6 +162,15 @@ def _unequal_work(checks: Sequence[WorkCheck]) -> tuple[Reason, ...]:
     return (Reason("UNEQUAL_WORK", detail, "Measure both arms with the same request and the same warm-up."),)
 
 
+def _checked_calls(blocks: Sequence[AbbaBlock]) -> Iterator[Reason]:
+    for block in blocks:
+        for label, dump in zip(block.labels, block.dumps, strict=True):
+            flag = checked_calls.checking_flag(dump)
+            if flag is not None:
+                detail = f"{label}: {checked_calls.one_checked_text(flag)}"
+                yield Reason(checked_calls.CODE, detail, checked_calls.NEXT_STEP)
+
+
 def _missing_graphs(blocks: Sequence[AbbaBlock]) -> Iterator[Reason]:
     for block in blocks:
         for label, dump in zip(block.labels, block.dumps, strict=True):
@@ -170,6 +185,13 @@ def _warnings(blocks: Sequence[AbbaBlock], checks: Sequence[WorkCheck]) -> tuple
     doubts = [difference for check in checks for difference in check.notes if difference.field == SPEED_FIELD]
     found += [Reason("DOUBTFUL_SPEEDUP", str(doubt), "Check that the candidate did all the work.") for doubt in doubts]
     found += _measured_otherwise(blocks)
+    busy = [
+        f"{label}: {text}"
+        for block in blocks
+        for label, dump in zip(block.labels, block.dumps, strict=True)
+        if (text := busy_machine.busy_text(dump)) is not None
+    ]
+    found += [Reason("BUSY_MACHINE", "; ".join(busy[:4]), busy_machine.NEXT_STEP)] if busy else []
     recorded = dict.fromkeys(text for block in blocks for dump in block.dumps for text in dump.warnings)
     found += [Reason("RECORDED_BY_A_RUN", text, "Read that run's log.") for text in recorded]
     return tuple(warning for warning in found if warning is not None)

@@ -10,7 +10,7 @@ from fuseproof.harness.perf.blocks import METRICS, AbbaBlock, seconds_of
 from fuseproof.harness.perf.memory import KINDS, format_gib, request_peaks_gib
 from fuseproof.harness.perf.text import escape_cell, latency_phrase, markdown_table, render_outputs, render_unequal_work
 from fuseproof.harness.statistics.comparison import Comparison
-from fuseproof.harness.statistics.reasons import share_of_log, share_of_scatter, signed_percent
+from fuseproof.harness.statistics.reasons import no_point_estimate, share_of_log, share_of_scatter, signed_percent
 from fuseproof.harness.statistics.verdict import Reason, Verdict, Word
 
 DIRECTIONAL = (Word.FASTER, Word.SLOWER)
@@ -57,8 +57,9 @@ def _effect(verdict: Verdict, numbers: Comparison) -> str:
     "Faster" and "slower" stand beside FASTER and SLOWER only: words are for what was shown.
     """
     is_directional = verdict.word in DIRECTIONAL
-    if any(warning.code == "MEAN_MEDIAN_DISAGREE" for warning in verdict.warnings):
-        return f"pair median {_change(numbers.pair_median_reduction, is_directional)} (means and median disagree)"
+    doubt = no_point_estimate(verdict.warnings)
+    if doubt is not None:
+        return f"pair median {_change(numbers.pair_median_reduction, is_directional)} ({doubt})"
     return _change(numbers.reduction, is_directional)
 
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from fuseproof.harness.perf.batches import cold_first_batch
+from fuseproof.harness.perf.busy_machine import busy_text
+from fuseproof.harness.perf.checked_calls import checked_calls
 from fuseproof.harness.perf.dump import PerfDump
+from fuseproof.harness.perf.enhanced_prompts import same_texts_text
 from fuseproof.harness.perf.memory import MemoryTable, memory_table
 from fuseproof.harness.perf.outputs import OutputsComparison, compare_outputs
 from fuseproof.harness.perf.saving import saving_inside_text, saving_stages_ms
@@ -107,6 +110,10 @@ class PerfComparison:
     memory: MemoryTable
     work: tuple[WorkCheck, ...]
     warnings: tuple[str, ...]
+    explanations: tuple[str, ...] = ()
+    """What unequal work comes down to, where that is known."""
+    busy: tuple[str, ...] = ()
+    """Runs that recorded that others used the machine."""
 
     @property
     def is_equal_work(self) -> bool:
@@ -114,10 +121,17 @@ class PerfComparison:
         return not any(check.blocking for check in self.work)
 
     def to_json(self, *, is_forced: bool = False) -> dict[str, Any]:
-        """Strict JSON values; no number of an unequal comparison is in them unless ``is_forced``."""
+        """Strict JSON values; no time of an unequal comparison is in them unless ``is_forced``."""
         if not self.is_equal_work and not is_forced:
             work = [check.to_json() for check in self.work]
-            return {"schema": SCHEMA, "labels": list(self.labels), "is_equal_work": False, "work": work}
+            return {
+                "schema": SCHEMA,
+                "labels": list(self.labels),
+                "is_equal_work": False,
+                "work": work,
+                "explanations": list(self.explanations),
+                "outputs": [entry.to_json() for entry in self.outputs],
+            }
         return {
             "schema": SCHEMA,
             "labels": list(self.labels),
@@ -135,6 +149,8 @@ class PerfComparison:
             "outputs": [entry.to_json() for entry in self.outputs],
             "memory": self.memory.to_json(),
             "work": [check.to_json() for check in self.work],
+            "explanations": list(self.explanations),
+            "busy": list(self.busy),
             "warnings": list(self.warnings),
         }
 
@@ -162,9 +178,18 @@ def compare_dumps(dumps: Sequence[PerfDump]) -> PerfComparison:
         unattributed=_unattributed(dumps),
         outputs=tuple(compare_outputs(dumps[0], dump, label) for dump, label in others),
         memory=memory_table(dumps),
-        work=tuple(check_equal_work(dumps[0], dump, label) for dump, label in others),
+        work=tuple(_work_check(dumps[0], dump, label) for dump, label in others),
         warnings=tuple(_warnings(dumps, labels, requests, steps)),
+        explanations=tuple(dict.fromkeys(text for dump, _ in others if (text := same_texts_text(dumps[0], dump)))),
+        busy=tuple(f"{label}: {text}" for dump, label in zip(dumps, labels, strict=True) if (text := busy_text(dump))),
     )
+
+
+def _work_check(baseline: PerfDump, other: PerfDump, label: str) -> WorkCheck:
+    """Equal work, and times that are times: a run that computed every call twice has none to compare."""
+    check = check_equal_work(baseline, other, label)
+    found = [difference for dump in (baseline, other) if (difference := checked_calls(dump)) is not None]
+    return replace(check, differences=(*found, *check.differences)) if found else check
 
 
 def request_statistics(dump: PerfDump) -> RequestStatistics | None:

@@ -19,6 +19,11 @@ from fuseproof.harness.perf.work import SPEED_FIELD, WorkCheck
 LONGEST_PROMPT = 80
 ABSENT = "n/a"
 DOUBT_ADVICE = "check that both runs did the same work on an idle machine, or run A-B-B-A blocks"
+BUSY = "Others used the machine, and may have made this difference"
+SINGLE_RUNS = (
+    "Single runs: a description, not a verdict. How far two runs of one program differ here is not known; pass A-B-B-A "
+    "blocks with --abba for that."
+)
 _REFERENCES = {ord(character): f"&#{ord(character)};" for character in "&<>|`*@\\"}
 """Character references hold in a table cell and in a paragraph alike; names with underscores stay readable."""
 
@@ -26,10 +31,16 @@ _REFERENCES = {ord(character): f"&#{ord(character)};" for character in "&<>|`*@\
 def render_comparison(comparison: PerfComparison, *, is_forced: bool = False) -> str:
     """The whole report as markdown, ending in a newline; ``is_forced`` shows numbers of unequal work all the same."""
     if not comparison.is_equal_work and not is_forced:
-        return render_unequal_work(comparison.work)
+        unequal = (
+            render_unequal_work(comparison.work),
+            _explanations(comparison),
+            render_outputs(comparison.outputs, comparison.labels[0]),
+        )
+        return _joined(unequal)
     sections = [
         _title(comparison),
         *([render_unequal_work(comparison.work, is_forced=True)] if not comparison.is_equal_work else []),
+        _explanations(comparison),
         "### Times\n\n" + _times_table(comparison),
         _steps_section(comparison),
         "### Stages\n\n" + _stages_table(comparison),
@@ -38,7 +49,15 @@ def render_comparison(comparison: PerfComparison, *, is_forced: bool = False) ->
         _work_section(comparison),
         _bullets("### Warnings", comparison.warnings),
     ]
+    return _joined(sections)
+
+
+def _joined(sections: Sequence[str]) -> str:
     return "\n\n".join(section.strip("\n") for section in sections if section) + "\n"
+
+
+def _explanations(comparison: PerfComparison) -> str:
+    return "\n".join(f"{escape_cell(text[0].upper() + text[1:])}." for text in comparison.explanations)
 
 
 def render_unequal_work(checks: Sequence[WorkCheck], *, is_forced: bool = False) -> str:
@@ -103,11 +122,17 @@ def _title(comparison: PerfComparison) -> str:
         numbers = f"{headline.name} {_milliseconds(headline.baseline_ms)} → {_milliseconds(candidate_ms)} ms"
         doubt = headline.doubt(index)
         if doubt is None:
-            lines.append(f"**{latency_phrase(change)}** {escape_cell(label)}: {numbers}.")
+            lines.append(f"{escape_cell(label)}: {numbers}, {_phrase(comparison, change)}.")
         else:
             lines.append(f"{escape_cell(label)}: {numbers}, {doubt}; {DOUBT_ADVICE}.")
-    lines.append("Single runs: a description, not a verdict. Pass A-B-B-A blocks with --abba for one.")
+    lines += [f"{BUSY}: {escape_cell('; '.join(comparison.busy))}."] if comparison.busy else []
+    lines.append(SINGLE_RUNS)
     return "\n".join(lines)
+
+
+def _phrase(comparison: PerfComparison, change: float) -> str:
+    """A change in words; on a busy machine "faster" would say more than the times do."""
+    return latency_change(-change, directional=False) if comparison.busy else latency_phrase(change)
 
 
 def _roles(comparison: PerfComparison) -> list[str]:
@@ -121,13 +146,13 @@ def _headers(comparison: PerfComparison, first: str, unit: str) -> list[str]:
     return [first, f"Baseline ({unit})", *(f"{label} ({unit})" for label in comparison.labels[1:])]
 
 
-def _time_cells(row: TimeRow, *, in_words: bool) -> list[str]:
+def _time_cells(row: TimeRow, *, in_words: bool, has_busy_runs: bool = False) -> list[str]:
     cells = [_milliseconds(row.baseline_ms)]
     for index, candidate_ms in enumerate(row.candidates_ms):
         change = row.change(index)
         text = row.marker(index) or ABSENT
         if change is not None:
-            text = _change_in_words(row, index, change) if in_words else format_percent(change)
+            text = _change_in_words(row, index, change, has_busy_runs) if in_words else format_percent(change)
         if len(row.candidates_ms) > 1:
             cells.append(f"{_milliseconds(candidate_ms)} ({text})")
             continue
@@ -141,7 +166,8 @@ def _times_table(comparison: PerfComparison) -> str:
     rows = []
     for row in comparison.times:
         name = f"{row.name} ({row.note})" if row.note else row.name
-        rows.append([name, *_time_cells(row, in_words=row.name in {"Worker E2E", comparison.headline.name})])
+        in_words = row.name in {"Worker E2E", comparison.headline.name}
+        rows.append([name, *_time_cells(row, in_words=in_words, has_busy_runs=bool(comparison.busy))])
     rows.append(["Throughput (req/s)", *_throughput_cells(comparison.throughput_per_s)])
     return markdown_table(_headers(comparison, "Metric", "ms"), rows, numeric_from=1)
 
@@ -181,8 +207,9 @@ def _step_cell(entry: StepStatistics | None, name: str) -> str:
     return cells[_STEP_ROWS.index(name)]
 
 
-def _change_in_words(row: TimeRow, index: int, change: float) -> str:
-    return latency_phrase(change) if row.doubt(index) is None else latency_change(-change, directional=False)
+def _change_in_words(row: TimeRow, index: int, change: float, has_busy_runs: bool) -> str:
+    is_doubtful = has_busy_runs or row.doubt(index) is not None
+    return latency_change(-change, directional=False) if is_doubtful else latency_phrase(change)
 
 
 def _candidate_columns(comparison: PerfComparison) -> list[str]:
@@ -230,7 +257,8 @@ def _work_section(comparison: PerfComparison) -> str:
         if doubt is not None:
             lines.append(f"{prefix}{doubt}, so the work may have been unequal in something that is not recorded.")
         elif not check.blocking:
-            lines.append(f"{prefix}nothing recorded says that the work or its measurement was unequal.")
+            but = ", but others used the machine" if comparison.busy else ""
+            lines.append(f"{prefix}nothing recorded says that the work or its measurement was unequal{but}.")
         shown = [note for note in check.notes if note.field not in (SPEED_FIELD, "outputs")]
         lines += [f"{prefix}differs: {difference}" for difference in shown]
         if check.unchecked:

@@ -177,7 +177,7 @@ def check_equal_work(
         if _is_missing(before) or _is_missing(after):
             unchecked += [field] if field in EXPECTED_FACTS else []
         elif before != after:
-            differences.append(Difference(kind, field, value_text(before), value_text(after)))
+            differences.append(Difference(kind, field, *_differing_texts(before, after)))
     differences = _with_calls_as_note(differences, baseline, other)
     differences += _flag_differences(baseline.config, other.config)
     differences += _version_differences(baseline.environment, other.environment)
@@ -186,6 +186,23 @@ def check_equal_work(
     unchecked += determinism.recorded_by_one(baseline, other)
     unchecked += [flag for flag in EXPECTED_FLAGS if not _has_flag(flag, baseline.config, other.config)]
     return WorkCheck(label or other.label, tuple(differences), tuple(unchecked))
+
+
+def _differing_texts(before: Any, after: Any) -> tuple[str, str]:
+    """Both values as text; of two tables only the entries in which they differ."""
+    if not (isinstance(before, Mapping) and isinstance(after, Mapping)):
+        return value_text(before), value_text(after)
+    names = [name for name in dict.fromkeys([*before, *after]) if before.get(name) != after.get(name)]
+    sides = (
+        ", ".join(f"{name} {_plain(own[name])}" if name in own else f"no {name}" for name in names)
+        for own in (before, after)
+    )
+    baseline, other = sides
+    return value_text(baseline), value_text(other)
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else value_text(value)
 
 
 def _with_calls_as_note(differences: list[Difference], baseline: PerfDump, other: PerfDump) -> list[Difference]:

@@ -14,11 +14,13 @@ from fuseproof.errors import FuseproofError
 from fuseproof.harness.analysis.campaign import CellAnalysis
 from fuseproof.harness.analysis.output_pairs import ComparedPair
 from fuseproof.harness.analysis.runs import ARM_WORDS
+from fuseproof.harness.media.clip_comparison import ClipComparison
 from fuseproof.harness.number_format import count
 from fuseproof.harness.report.canvas import Pixels, scale_text, scaled, step_of
 from fuseproof.harness.report.contact_sheet import contact_sheet, sheet_rows
 from fuseproof.harness.report.difference_pictures import difference_picture
 from fuseproof.harness.report.document import Comparison, Figure, Paragraph, Part, Side
+from fuseproof.harness.report.frame_plots import frame_plots
 from fuseproof.harness.report.shown_outputs import BROWSER_SUFFIXES, OutputReader, ShownOutput
 
 FIGURES = "figures/"
@@ -40,6 +42,11 @@ def cell_pictures(cell: CellAnalysis, reader: OutputReader) -> CellPictures:
     drawn: dict[str, Pixels] = {}
     parts = [*_comparisons(cell, reader, drawn), *_sheet(cell, reader, drawn)]
     return CellPictures(tuple(parts), drawn)
+
+
+def difference_path(cell: CellAnalysis) -> str:
+    """Where the difference of the cell's worst pair is drawn, if it is, relative to the campaign folder."""
+    return f"{FIGURES}{cell.runs.cell.name}-difference-{cell.runs.candidate}.png"
 
 
 def _comparisons(cell: CellAnalysis, reader: OutputReader, drawn: dict[str, Pixels]) -> Iterator[Part]:
@@ -72,8 +79,11 @@ def _listed(arms: Sequence[str]) -> str:
 def _pair_parts(
     cell: CellAnalysis, arm: str, pair: ComparedPair, reader: OutputReader, drawn: dict[str, Pixels]
 ) -> Iterator[Part]:
-    title = f"{cell.name}, output {pair.request + 1}: the worst pair of A and {arm}"
-    baseline, candidate = reader.read(pair.baseline), reader.read(pair.candidate)
+    clips = pair.comparison if isinstance(pair.comparison, ClipComparison) else None
+    frame = None if clips is None else clips.worst_frame
+    shown = "" if frame is None else f", frame {frame}"
+    title = f"{cell.name}, output {pair.request + 1}{shown}: the worst pair of A and {arm}"
+    baseline, candidate = reader.read(pair.baseline, frame), reader.read(pair.candidate, frame)
     sides = tuple(
         _side(f"pair-{arm}-{letter}", ARM_WORDS[letter], output, cell, reader, drawn)
         for letter, output in (("A", baseline), (arm, candidate))
@@ -96,9 +106,11 @@ def _pair_parts(
             f"{title}: no difference is drawn: {reason or 'the two differ in size, channels or bit depth'}."
         )
         return
-    path = f"{FIGURES}{cell.runs.cell.name}-difference-{arm}.png"
+    path = difference_path(cell)
     drawn[path] = difference.pixels
     yield Figure(f"{title}, difference", path, difference.words)
+    if clips is not None:
+        yield from frame_plots(f"{cell.name}, output {pair.request + 1}", clips)
 
 
 def _side(
@@ -119,7 +131,7 @@ def _side(
     step = min(1, step_of(pixels.shape[1], pixels.shape[0], LONGEST_SIDE))
     path = f"{FIGURES}{cell.runs.cell.name}-{name}.png"
     drawn[path] = scaled(pixels, step)
-    return Side(label, path, f"{output.path} (shown {scale_text(step)})")
+    return Side(label, path, f"{output.name} (shown {scale_text(step)})")
 
 
 def _sheet(cell: CellAnalysis, reader: OutputReader, drawn: dict[str, Pixels]) -> Iterator[Part]:

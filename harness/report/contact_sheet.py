@@ -1,5 +1,7 @@
 """A contact sheet: every output of a cell, arms in rows, prompts and seeds in columns, the worst pair framed.
 
+Of videos the columns are frames of one output.
+
 Runs of an arm whose outputs all have the same pixels share a row, so that a row is a result and not a repetition; how
 many runs it stands for is written beside it.
 """
@@ -23,7 +25,8 @@ from fuseproof.harness.report.canvas import (
     step_of,
     written,
 )
-from fuseproof.harness.report.shown_outputs import OutputReader
+from fuseproof.harness.report.sheet_columns import chosen, sheet_columns
+from fuseproof.harness.report.shown_outputs import OutputReader, ShownOutput
 
 MOST_ROWS = 8
 MOST_COLUMNS = 6
@@ -85,35 +88,28 @@ def contact_sheet(cell: CellAnalysis, reader: OutputReader) -> ContactSheet | No
         return None
     worst = cell.outputs.worst
     framed = set() if worst is None else {(path, worst.request) for path in (worst.baseline, worst.candidate)}
-    shown_rows = _chosen(
+    shown_rows = chosen(
         [not framed.isdisjoint(zip(row.paths, range(requests), strict=False)) for row in rows], MOST_ROWS
     )
-    shown_columns = _chosen([worst is not None and worst.request == index for index in range(requests)], MOST_COLUMNS)
+    columns = sheet_columns(cell, requests, MOST_COLUMNS)
     steps: dict[int, None] = {}
     problems: list[str] = []
-    canvas = np.full((*_size(len(shown_rows), len(shown_columns)), 3), _PAPER, dtype=np.uint8)
-    texts = [(_left(place), 2, f"output {column + 1}") for place, column in enumerate(shown_columns)]
+    canvas = np.full((*_size(len(shown_rows), len(columns.shown)), 3), _PAPER, dtype=np.uint8)
+    texts = [(_left(place), 2, column.title) for place, column in enumerate(columns.shown)]
     marks: list[tuple[int, int, str]] = []
     for line, row in enumerate(rows[index] for index in shown_rows):
         middle = _top(line) + THUMBNAIL // 2
         texts += [(GAP, middle - LINE_PIXELS, row.label), (GAP, middle, row.first)]
-        for place, column in enumerate(shown_columns):
-            if column >= len(row.paths):
+        for place, column in enumerate(columns.shown):
+            if column.request >= len(row.paths):
                 continue
-            path = row.paths[column]
-            if (path, column) in framed:
+            path = row.paths[column.request]
+            if (path, column.request) in framed and columns.is_worst(column):
                 _frame(canvas, _top(line), _left(place))
                 marks.append((_left(place), _top(line) + THUMBNAIL + FRAME, "worst pair"))
-            problems += _put(canvas, reader, path, (_top(line), _left(place)), steps)
+            problems += _put(canvas, reader.read(path, column.frame), (_top(line), _left(place)), steps)
     canvas = written(written(canvas, texts, _INK), marks, WORST_COLOUR)
-    return ContactSheet(canvas, _words(rows, requests, shown_rows, shown_columns, list(steps)), tuple(problems))
-
-
-def _chosen(is_needed: Sequence[bool], most: int) -> list[int]:
-    """The first places, of which the last ones give way to those that are needed further behind."""
-    needed = [index for index, wanted in enumerate(is_needed) if wanted][:most]
-    others = [index for index in range(len(is_needed)) if index not in needed]
-    return sorted([*needed, *others[: most - len(needed)]])
+    return ContactSheet(canvas, _words(rows, shown_rows, columns.rest, list(steps)), tuple(problems))
 
 
 def _size(rows: int, columns: int) -> tuple[int, int]:
@@ -133,12 +129,9 @@ def _frame(canvas: Pixels, top: int, left: int) -> None:
     canvas[top : top + THUMBNAIL, left : left + THUMBNAIL] = _PAPER
 
 
-def _put(
-    canvas: Pixels, reader: OutputReader, path: str, corner: tuple[int, int], steps: dict[int, None]
-) -> tuple[str, ...]:
+def _put(canvas: Pixels, output: ShownOutput, corner: tuple[int, int], steps: dict[int, None]) -> tuple[str, ...]:
     """Draw one thumbnail in the middle of its place; the sentence about one that cannot be drawn."""
     top, left = corner
-    output = reader.read(path)
     pixels = output.pixels
     if pixels is None:
         canvas[top : top + THUMBNAIL, left : left + THUMBNAIL] = _NO_PICTURE
@@ -155,15 +148,11 @@ def _put(
     return ()
 
 
-def _words(
-    rows: Sequence[Row], requests: int, shown_rows: Sequence[int], shown_columns: Sequence[int], steps: Sequence[int]
-) -> str:
+def _words(rows: Sequence[Row], shown_rows: Sequence[int], rest: str, steps: Sequence[int]) -> str:
     runs = sum(len(row.runs) for row in rows)
     parts = [f"{count(runs, 'run')}, of each arm those with the same pixels in one row that names the first of them"]
     if steps:
         parts.append(f"drawn {', '.join(map(scale_text, steps))}")
     if len(shown_rows) < len(rows):
         parts.append(f"{count(len(rows) - len(shown_rows), 'more row')} not drawn")
-    if len(shown_columns) < requests:
-        parts.append(f"{count(requests - len(shown_columns), 'more output')} of each run not drawn")
-    return "; ".join(parts)
+    return "; ".join([*parts, rest] if rest else parts)

@@ -18,6 +18,7 @@ import numpy as np
 from PIL import Image
 
 from fuseproof.harness.analysis.campaign import CampaignAnalysis, CellAnalysis
+from fuseproof.harness.campaign.left_out import is_medium, left_out_lines
 from fuseproof.harness.report.canvas import Pixels, png
 from fuseproof.harness.report.cell_pictures import FIGURES, cell_pictures
 from fuseproof.harness.report.document import Part
@@ -54,6 +55,16 @@ def draw_figures(analysis: CampaignAnalysis) -> Figures:
             parts[cell.name] = pictures.parts
         files |= {path: _content(analysis.directory / path, pixels) for path, pixels in pictures.drawn.items()}
     return Figures(parts, files)
+
+
+def figure_names(directory: Path, figures: Figures) -> tuple[str, ...]:
+    """The paths below ``figures/`` of what was drawn, in order of name; of a packed folder that left them out, too.
+
+    Where outputs are gone nothing can be drawn, and ``SHA256SUMS`` still lists what was.
+    """
+    left_out = left_out_lines(directory)
+    signed = [name for name in left_out if name.startswith(FIGURES)] if any(map(is_medium, left_out)) else []
+    return tuple(sorted({*figures.files, *signed}))
 
 
 def pictured_cells(analysis: CampaignAnalysis) -> list[CellAnalysis]:

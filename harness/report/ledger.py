@@ -10,7 +10,7 @@ from fuseproof.harness.analysis.caveats import claimed_times_text, dummy_weights
 from fuseproof.harness.analysis.contention import unmeasured_text
 from fuseproof.harness.analysis.contradictions import DOUBTED_CODES
 from fuseproof.harness.analysis.imported import imported_caveats
-from fuseproof.harness.analysis.metrics import TITLES
+from fuseproof.harness.analysis.metrics import TITLES, timers_of
 from fuseproof.harness.analysis.runs import LostBlock
 from fuseproof.harness.analysis.sentences import cell_warnings, chosen_text, warning_texts
 from fuseproof.harness.campaign.folder import MISSING as MISSING_SLOT
@@ -55,7 +55,8 @@ def raw_runs_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
 def raw_table(analysis: CampaignAnalysis) -> Table:
     """One row a slot; the columns are the timers and the memory that any slot recorded."""
     slots = [slot for runs in analysis.all_runs for slot in runs.slots]
-    timers = [name for name in TITLES if any(getattr(slot.times, f"{name}_s") is not None for slot in slots)]
+    known = timers_of(analysis.edition)
+    timers = [name for name in known if any(getattr(slot.times, f"{name}_s") is not None for slot in slots)]
     has_device = any(slot.memory.peak_reserved_mib is not None for slot in slots)
     peak_title = "Peak reserved GiB" if has_device else "Peak RSS GiB"
     rows: list[tuple[Text, ...]] = []

@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from fuseproof.harness.analysis.campaign import CampaignAnalysis
 from fuseproof.harness.report.build import build_document, build_raw_document
 from fuseproof.harness.report.document import Document
 from fuseproof.harness.report.figure_files import NO_FIGURES, Figures
+from fuseproof.harness.report.figure_names import with_named_figures
 from fuseproof.harness.report.layout import MAIN_LAYOUTS, Layout, fits_main, fits_whole
 from fuseproof.harness.report.templates import environment
 
 Revision = Callable[[Document], Document]
 
 
+def _naming(revise: Revision, named: Sequence[str]) -> Revision:
+    return lambda document: revise(with_named_figures(document, named))
+
+
 def _unrevised(document: Document) -> Document:
     return document
 
 
-def render_markdown(analysis: CampaignAnalysis, revise: Revision = _unrevised, figures: Figures = NO_FIGURES) -> str:
+def render_markdown(
+    analysis: CampaignAnalysis,
+    revise: Revision = _unrevised,
+    figures: Figures = NO_FIGURES,
+    named: Sequence[str] = (),
+) -> str:
     """The whole report as GitHub markdown: main part below 6 kB, everything below 65,536 characters.
 
     ``revise`` may change the document before it is measured and rendered. ``figures`` are shown where it gives them
-    an address.
+    an address; ``named`` are the paths of those that are not shown, only named.
     """
+    if named:
+        revise = _naming(revise, named)
     layout = _main_layout(analysis, revise, figures)
     text = render_document(revise(build_document(analysis, layout, figures)))
     for smaller in (dataclasses.replace(layout, has_raw_runs=False), _bare(layout)):

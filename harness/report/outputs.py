@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import PurePosixPath
 
 from fuseproof.harness.analysis.campaign import CampaignAnalysis, CellAnalysis
 from fuseproof.harness.analysis.output_check import LevelCount, OutputCheck
 from fuseproof.harness.analysis.runs import ARMS
 from fuseproof.harness.analysis.sentences import evidence_text, pair_text, reason_text
+from fuseproof.harness.media.decoding import VIDEO_SUFFIXES
 from fuseproof.harness.number_format import count
 from fuseproof.harness.report.document import (
     Code,
@@ -91,6 +93,8 @@ def _contract_text(outputs: OutputCheck) -> Text:
     if outputs.degenerate:
         return Strong(f"{outputs.contract}: PROVES NOTHING")
     evidence = evidence_text(outputs)
+    if outputs.keeps_contract and outputs.accepts_anything:
+        return f"{outputs.contract}: accepts any picture, not judged"
     if outputs.keeps_contract:
         return f"{outputs.contract}: holds{evidence}"
     return Strong(f"{outputs.contract}: NOT MET{evidence}")
@@ -125,10 +129,9 @@ def _variant(outputs: OutputCheck) -> str:
 def _pictures(cells: Sequence[CellAnalysis], figures: Figures) -> list[Part]:
     """A pair of each cell, and what was drawn of it: the markdown shows a figure only where someone serves it."""
     pairs = tuple(pair for cell in cells if (pair := _picture_pair(cell)) is not None)
-    if not pairs:
-        return []
-    drawn = (part for cell in cells for part in figures.parts.get(cell.name, ()) if isinstance(part, Figure))
-    return [Details("Pictures", (Pictures(pairs), *drawn), is_open=len(pairs) <= MOST_OPEN_PICTURES)]
+    drawn = tuple(part for cell in cells for part in figures.parts.get(cell.name, ()) if isinstance(part, Figure))
+    shown: tuple[Part, ...] = (Pictures(pairs), *drawn) if pairs else drawn
+    return [Details("Pictures", shown, is_open=len(pairs) <= MOST_OPEN_PICTURES)] if shown else []
 
 
 def _pictured(cells: Sequence[CellAnalysis], figures: Figures) -> list[Part]:
@@ -149,7 +152,12 @@ def _pictured(cells: Sequence[CellAnalysis], figures: Figures) -> list[Part]:
 
 
 def _picture_pair(cell: CellAnalysis) -> PicturePair | None:
-    """The worst differing pair, else the first output of each arm."""
+    """The worst differing pair, else the first output of each arm; None of videos, which no page shows as a picture."""
+    pair = _shown_pair(cell)
+    return None if pair is None or PurePosixPath(pair.baseline).suffix.lower() in VIDEO_SUFFIXES else pair
+
+
+def _shown_pair(cell: CellAnalysis) -> PicturePair | None:
     if cell.outputs.worst is not None:
         return PicturePair(cell.name, cell.outputs.worst.baseline, cell.outputs.worst.candidate)
     firsts = [cell.runs.of_arm(arm)[0].record for arm in ARMS if cell.runs.of_arm(arm)]

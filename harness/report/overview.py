@@ -8,8 +8,10 @@ from typing import Any
 from fuseproof.harness.analysis.campaign import CampaignAnalysis, CellAnalysis
 from fuseproof.harness.analysis.caveats import dummy_weights_text
 from fuseproof.harness.analysis.claims import unclaimed_texts
+from fuseproof.harness.analysis.editions import COUNTED_LEAD
 from fuseproof.harness.analysis.runs import ARMS, Run
 from fuseproof.harness.analysis.sentences import (
+    broken_counts,
     memory_line,
     outputs_line,
     standing_notes,
@@ -95,8 +97,12 @@ def _many_cells_summary(analysis: CampaignAnalysis, layout: Layout) -> tuple[Par
     lines.append(_outputs_text(cells, analysis.noun))
     lines += _what_ran_lines(cells)
     lines.append(_memory_text(cells, analysis.noun))
-    listed = f"; {len(shown)} of them here, all in Result" if len(shown) < len(cells) else ""
-    lead = Paragraph((Strong(word_counts(analysis)), f" in {count(len(cells), analysis.noun)}{listed}."))
+    hidden = len(cells) - len(shown)
+    if hidden and analysis.edition < COUNTED_LEAD:
+        lines.insert(len(shown), f"… and {count(hidden, f'more {analysis.noun}')}: Result has them all.")
+    listed = f"; {len(shown)} of them here, all in Result" if hidden and analysis.edition >= COUNTED_LEAD else ""
+    where = f" in {count(len(cells), analysis.noun)}"
+    lead = Paragraph((Strong(word_counts(analysis)), f"{where}{broken_counts(analysis)}{listed}."))
     return (lead, Bullets(tuple(lines)))
 
 

@@ -23,7 +23,7 @@ from fuseproof.harness.report.document import (
     Section,
     Table,
 )
-from fuseproof.harness.report.figure_files import NO_FIGURES, Figures
+from fuseproof.harness.report.figure_files import NO_FIGURES, Figures, figure_names
 from fuseproof.harness.report.markdown import render_markdown
 from fuseproof.harness.report.privacy import clean_text
 
@@ -99,7 +99,9 @@ def render_body(
         )
         return dataclasses.replace(revised, sections=(*revised.sections, evidence))
 
-    text = render_markdown(analysis, revise, NO_FIGURES if base_url is None else figures)
+    is_shown = base_url is not None
+    named = () if is_shown or is_light else figure_names(analysis.directory, figures)
+    text = render_markdown(analysis, revise, figures if is_shown else NO_FIGURES, named)
     if unverified is not None:
         text = f"> **NOT VERIFIED.** {markdown_text(clean_text(unverified))}\n\n{text}"
     if len(text) > LONGEST_BODY:
@@ -116,7 +118,7 @@ def _evidence_section(archive_name: str, folder: str, measured_with: str, *, is_
         ", which recomputes every time and number above from the raw runs; hashes and metrics of the outputs, which "
         "were left out, stay as they were recorded."
         if is_light
-        else ", which recomputes every hash, metric and number above."
+        else ", which recomputes every metric and number above, and the hash of everything that was kept."
     )
     text = (
         what,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fuseproof.errors import FuseproofError
 from fuseproof.harness.analysis.campaign import CampaignAnalysis, analyse
+from fuseproof.harness.analysis.editions import WARM_UP_AND_FIGURES
 from fuseproof.harness.analysis.noise_floor import noise_floor
 from fuseproof.harness.atomic_files import write_bytes_atomically, write_text_atomically
 from fuseproof.harness.campaign.floors import FLOOR_FILE
@@ -21,7 +22,7 @@ from fuseproof.harness.campaign.left_out import (
     left_out_lines,
     noted_lines,
 )
-from fuseproof.harness.report.figure_files import Figures, draw_figures, foreign_figures, strange_figures
+from fuseproof.harness.report.figure_files import Figures, draw_figures, figure_names, foreign_figures, strange_figures
 from fuseproof.harness.report.html import render_html
 from fuseproof.harness.report.ledger import RAW_RUNS_FILE
 from fuseproof.harness.report.markdown import moves_raw_runs, render_markdown, render_raw_runs
@@ -103,14 +104,22 @@ def render_files(analysis: CampaignAnalysis, figures: Figures | None = None) -> 
 
     ``figures`` are the pictures that ``report.html`` shows, drawn here when they are not given.
     """
-    markdown = render_markdown(analysis)
-    files = {MARKDOWN_FILE: markdown, HTML_FILE: render_html(analysis, figures), NUMBERS_FILE: render_numbers(analysis)}
+    drawn = draw_figures(analysis) if figures is None else figures
+    markdown = render_written_markdown(analysis, drawn)
+    files = {MARKDOWN_FILE: markdown, HTML_FILE: render_html(analysis, drawn), NUMBERS_FILE: render_numbers(analysis)}
     floor = noise_floor(analysis)
     if floor is not None:
         files[FLOOR_FILE] = json.dumps(Cleaner().value(floor), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     if moves_raw_runs(markdown):
         files[RAW_RUNS_FILE] = render_raw_runs(analysis)
     return files
+
+
+def render_written_markdown(analysis: CampaignAnalysis, figures: Figures | None = None) -> str:
+    """``report.md``, which names the files of ``figures``; they are drawn here when they are not given."""
+    drawn = draw_figures(analysis) if figures is None else figures
+    named = figure_names(analysis.directory, drawn) if analysis.edition >= WARM_UP_AND_FIGURES else ()
+    return render_markdown(analysis, named=named)
 
 
 def render_numbers(analysis: CampaignAnalysis) -> str:

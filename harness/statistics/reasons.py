@@ -14,7 +14,11 @@ from fuseproof.harness.statistics.outliers import OddRun, block_name
 
 CONTENTION = "CONTENTION"
 """Others used the machine, or a GPU: a cap that the caller finds."""
-AGREEING_SHARE = 0.005
+DISAGREEMENTS = {
+    "MEAN_MEDIAN_DISAGREE": "arithmetic means and pair median disagree",
+    "MEANS_DISAGREE": "arithmetic and geometric means disagree",
+}
+"""By code, which of the three estimates of an effect tell different stories."""
 COMFORTABLE_EFFECTS = 1.5
 """An effect a little above the minimum is worth planning for; one exactly at the minimum is found half the time."""
 
@@ -183,17 +187,24 @@ def post_worker_tail(run: OddRun, blocks: Sequence[Block]) -> Reason:
     )
 
 
-def disagreeing_forms(comparison: Comparison) -> str:
-    """Which of the three estimates stands apart: the arithmetic means, or both means against the pair median."""
-    if abs(comparison.reduction - comparison.pair_median_reduction) <= AGREEING_SHARE:
-        return "arithmetic and geometric means disagree"
-    return "means and pair median disagree"
+def no_point_estimate(warnings: Sequence[Reason]) -> str | None:
+    """Which estimates disagree, so that none of them may stand for the effect; None where they agree."""
+    codes = {warning.code for warning in warnings}
+    return next((text for code, text in DISAGREEMENTS.items() if code in codes), None)
 
 
 def mean_median_disagree(comparison: Comparison) -> Reason:
+    return _disagreement("MEAN_MEDIAN_DISAGREE", comparison)
+
+
+def means_disagree(comparison: Comparison) -> Reason:
+    return _disagreement("MEANS_DISAGREE", comparison)
+
+
+def _disagreement(code: str, comparison: Comparison) -> Reason:
     lower, upper = comparison.interval_used
     return Reason(
-        "MEAN_MEDIAN_DISAGREE",
+        code,
         f"the reduction is {percent(comparison.mean_reduction)} by arithmetic means, {percent(comparison.reduction)} "
         f"by geometric ones and {percent(comparison.pair_median_reduction)} by the pair median",
         f"Do not quote the mean: quote the interval [{percent(lower)}, {percent(upper)}] and the pair median.",

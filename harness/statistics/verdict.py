@@ -22,6 +22,7 @@ __all__ = ["Reason", "Verdict", "Word", "decide", "invalid", "post_worker_tails"
 
 MEAN_MEDIAN_SHARE = 0.005
 OTHER_SIGN_SHARE = 0.001
+"""Of the longer of the two times: half a point of a slowdown to three times the baseline is no disagreement."""
 PLANNED_ALPHA = 0.05
 
 
@@ -160,7 +161,7 @@ def _forms_disagree(comparison: Comparison) -> bool:
 
     A single slow run moves the arithmetic mean further; whoever recomputes the effect from it finds another number.
     """
-    apart = abs(comparison.mean_reduction - comparison.reduction)
+    apart = abs(comparison.mean_reduction - comparison.reduction) / max(1.0, 1.0 - comparison.reduction)
     has_other_sign = comparison.mean_reduction * comparison.reduction < 0
     return apart > MEAN_MEDIAN_SHARE or (has_other_sign and apart > OTHER_SIGN_SHARE)
 
@@ -172,8 +173,10 @@ def _warnings(
     if word is Word.SAME and abs(comparison.log_effect) > comparison.half_width:
         found.append(reasons.resolved_below_min_effect(comparison))
     disagreement = abs(comparison.mean_reduction - comparison.pair_median_reduction)
-    if disagreement > max(MEAN_MEDIAN_SHARE, comparison.noise_floor_median) or _forms_disagree(comparison):
+    if disagreement > max(MEAN_MEDIAN_SHARE, comparison.noise_floor_median):
         found.append(reasons.mean_median_disagree(comparison))
+    elif _forms_disagree(comparison):
+        found.append(reasons.means_disagree(comparison))
     first = slow_first_slot(blocks, comparison)
     if first is not None:
         found.append(reasons.first_slot_slow(first, blocks))

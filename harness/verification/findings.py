@@ -61,6 +61,8 @@ class Check:
     counts: Mapping[str, int]
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
+    recorded: Mapping[str, int] = field(default_factory=dict)
+    """Hashes that stand as recorded, by what they are of (``raw arrays``), because that was not kept."""
 
     def to_json(self) -> dict[str, Any]:
         """Strict JSON values."""
@@ -86,6 +88,15 @@ class Verification:
     @property
     def is_verified(self) -> bool:
         return not self.findings
+
+    @property
+    def hashes_recomputed(self) -> int:
+        return sum(check.counts.get("hashes recomputed", 0) for check in self.checks)
+
+    @property
+    def hashes_recorded(self) -> Mapping[str, int]:
+        """:attr:`Check.recorded` of the check that hashes."""
+        return next((check.recorded for check in self.checks if check.recorded), {})
 
     @property
     def first(self) -> Finding | None:

@@ -13,10 +13,12 @@ from fuseproof.harness.campaign.evidence import frames_listing
 from fuseproof.harness.campaign.folder import OUTPUTS_FOLDER, PERF_FILE, RESULT_FILE, Campaign
 from fuseproof.harness.campaign.left_out import SUMS_FILE, hash_of, left_out_lines
 from fuseproof.harness.campaign.records import SlotOutput, SlotRecord
+from fuseproof.harness.media.clips import is_clip
 from fuseproof.harness.media.comparison import degenerate_reason, load_image
 from fuseproof.harness.media.decoding import IMAGE_SUFFIXES
 from fuseproof.harness.media.files import file_sha256
 from fuseproof.harness.perf.fields import read_json_object
+from fuseproof.harness.verification.clip_hashes import clip_findings, kept_frame_findings, stated_frame_findings
 from fuseproof.harness.verification.findings import HASHES, Check, Finding, Tally
 from fuseproof.harness.verification.kept_arrays import UnreadableArrayError, kept_array_sha256
 from fuseproof.harness.verification.numbers import is_measured
@@ -52,7 +54,7 @@ def check_hashes(campaign: Campaign) -> Check:
         tally.add(_frames_findings(record, folder, tally))
     tally.add(source_findings(campaign, tally))
     tally.count("hashes recorded", sum(kept_only.values()))
-    return Check(HASHES, tally.counts, tuple(tally.findings), _notes(kept_only))
+    return Check(HASHES, tally.counts, tuple(tally.findings), _notes(kept_only), dict(kept_only))
 
 
 class _Output:
@@ -66,8 +68,13 @@ class _Output:
 
     @property
     def is_picture(self) -> bool:
-        """Whether a record states every hash, and the size, of this output; of a video it states the file's."""
-        return self.path.suffix.lower() in IMAGE_SUFFIXES
+        """Whether a record states every hash, and the size, of this output; not so an earlier version's of a video."""
+        return self.path.suffix.lower() in IMAGE_SUFFIXES or (self.is_video and self.output.width is not None)
+
+    @property
+    def is_video(self) -> bool:
+        """Whether the frames of this output can be decoded and hashed again."""
+        return is_clip(self.path)
 
     def compare(self, key: str, expected: Any, source: str) -> Iterator[Finding]:
         """A finding where the record states another ``key``, or hides it; of a video, what it does not state."""
@@ -91,6 +98,9 @@ def _picture_findings(
         own = file_sha256(slot.path)
         tally.count("hashes recomputed")
         yield from slot.compare("file_sha256", own, slot.name)
+        if slot.is_video and slot.is_picture:
+            yield from clip_findings(slot, entry, tally)
+            return
         if not slot.is_picture:
             _count_recorded(kept_only, "pixels", output.pixels_sha256)
             yield from slot.compare("frames", entry.get("frames", output.frames), f"{PERF_FILE} outputs[]")
@@ -131,6 +141,7 @@ def _raw_findings(slot: _Output, tally: Tally, kept_only: dict[str, int]) -> Ite
     tally.count("hashes recomputed")
     tally.count("raw arrays kept")
     yield from slot.compare("raw_sha256", own, name)
+    yield from kept_frame_findings(slot, name, tally)
 
 
 def _count_recorded(kept_only: dict[str, int], what: str, hash_: str | None) -> None:
@@ -159,9 +170,12 @@ def _stated_entries(path: Path) -> dict[str, Mapping[str, Any]]:
 def _stated_findings(slot: _Output, entry: Mapping[str, Any], tally: Tally) -> Iterator[Finding]:
     for level in LEVELS:
         theirs = entry.get(f"{level}_sha256")
+        if level == "pixels" and slot.is_video:
+            continue  # the dump's are of the frames before encoding, the record's of what the file decodes to
         if isinstance(theirs, str) and theirs:
             tally.count("hashes stated twice")
             yield from slot.compare(f"{level}_sha256", theirs, f"{PERF_FILE} outputs[]")
+    yield from stated_frame_findings(slot, entry, tally)
 
 
 def _unlisted_outputs(record: SlotRecord, folder: Path) -> Iterator[Finding]:

@@ -27,7 +27,7 @@ def log_findings(campaign: Campaign, record: SlotRecord) -> Iterator[Finding]:
     if campaign.origin is not None or record.returncode is None or not (stderr.is_file() and stdout.is_file()):
         return
     file = f"{record.directory}/{RESULT_FILE}"
-    kept = log_tail(stderr, stdout, campaign.directory)
+    kept = log_tail(stderr, stdout, campaign.directory.absolute())  # a relative name may end another folder's
     stated = record.log_tail
     if stated and len(kept) != len(stated):
         yield Finding(file, None, "number of lines in log_tail", len(stated), len(kept), "the slot's logs")

@@ -17,6 +17,9 @@ BIAS_SPREAD = 0.1
 NORM_WEIGHT_SPREAD = 0.1
 VARIANCE_SPREAD = 0.5
 
+NORM_GAMMA = ".gamma"
+"""The end of the name of a normalisation weight that has more than one dimension, to be broadcast."""
+
 Gain = Callable[[str], float]
 """Maps a parameter's name inside its component to the factor on its plain spread."""
 
@@ -25,8 +28,9 @@ def fill_model(model: torch.nn.Module, component: str, gain: Gain) -> None:
     """Overwrite every parameter of ``model`` (float32) in place.
 
     Linear and convolution weights are N(0, 1/fan_in), embeddings N(0, 1), biases N(0, 0.1²), normalisation weights
-    1 + N(0, 0.1²): nothing is exactly zero or one, so that no kernel gets away with skipping it. 3x3 convolutions are
-    a random mix of channels times a binomial window, which makes a decoder smooth instead of a source of noise.
+    1 + N(0, 0.1²): nothing is exactly zero or one, so that no kernel gets away with skipping it. 3x3 convolutions, and
+    those over frames too, are a random mix of channels times a binomial window, which makes a decoder smooth instead of
+    a source of noise.
     ``component`` is the component's folder name, part of every tensor's seed.
     """
     embeddings = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, torch.nn.Embedding)}
@@ -73,6 +77,11 @@ def _plain_values(full_name: str, shape: tuple[int, ...], *, is_embedding: bool)
     if len(shape) == 4 and shape[2:] == (3, 3):
         mix = random.standard_normal((*shape[:2], 1, 1)) / np.sqrt(shape[1])
         return mix * _binomial_window()
+    if len(shape) == 5 and shape[3:] == (3, 3):
+        mix = random.standard_normal((*shape[:2], 1, 1, 1)) / np.sqrt(shape[1])
+        return mix * _frame_window(shape[2])[:, None, None] * _binomial_window()
+    if full_name.endswith(NORM_GAMMA):
+        return 1.0 + NORM_WEIGHT_SPREAD * random.standard_normal(shape)
     values = random.standard_normal(shape)
     if is_embedding:
         return values
@@ -88,3 +97,9 @@ def _binomial_window() -> Any:
     line = np.array([1.0, 2.0, 1.0])
     window = np.outer(line, line)
     return window / np.linalg.norm(window)
+
+
+def _frame_window(frames: int) -> Any:
+    """Rising weights over ``frames`` taps, of which a causal convolution's last is the frame itself, of unit norm."""
+    rising = np.arange(1.0, frames + 1.0)
+    return rising / np.linalg.norm(rising)

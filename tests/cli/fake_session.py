@@ -101,9 +101,10 @@ class FakeSession:
 
 
 def picture(request: Any) -> Image:
-    """An image in 0..1, [H, W, 3] float32, that depends on prompt and seed."""
+    """An image in 0..1, [H, W, 3] float32, or a clip [T, H, W, 3], that depends on prompt and seed."""
     generator = np.random.RandomState(zlib.crc32(f"{request.prompt}|{request.seed}".encode()))
-    return generator.random_sample((request.height, request.width, 3)).astype(np.float32)
+    frames = () if request.num_frames is None else (request.num_frames,)
+    return generator.random_sample((*frames, request.height, request.width, 3)).astype(np.float32)
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> FakeSession:

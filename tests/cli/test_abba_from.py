@@ -20,6 +20,8 @@ from fuseproof.schedules.plan import plan_from
 from tests.cli.deaf_telemetry import be_deaf_to_the_load
 from tests.harness.fake_commands import fake_command
 from tests.harness.small_repositories import IDENTITY, commit_grey, make_repository
+from tests.pipelines.input_pictures import encoded
+from tests.pipelines.input_pictures import picture as drawn
 
 ENVIRONMENT = {"gpus": [{"name": "NVIDIA H100", "uuid": "GPU-1", "driver_version": "550.1"}], "visible_gpu_uuids": []}
 ARMS = {"baseline": {"name": "off", "flags": "--fastpaths=off"}, "candidate": {"name": "auto", "flags": ""}}
@@ -101,13 +103,13 @@ def test_what_differs_here_is_remarked_upon() -> None:
 @pytest.mark.parametrize("form", ["--image-path {}", "--image-path={}"])
 def test_an_input_that_is_missing_or_another_one_is_taken_from_the_campaign(fuseproof: Program, form: str) -> None:
     picture = Path("cat.png")
-    picture.write_bytes(b"the cat that was used")
+    picture.write_bytes(encoded(drawn(seed=1)))
     edit = f"--model-path embedded:longcat-image-edit --prompt x {form.format(picture)}"
     kept = stored(Path("old"), edit).inputs[0].copy
     assert kept is not None
     again = ("abba", "--from=old", "--dry-run", "--json")
     assert all("cat.png" in words and "inputs/" not in words for words in commands(fuseproof(*again)))
-    picture.write_bytes(b"another cat")
+    picture.write_bytes(encoded(drawn(seed=2)))
     assert all(str(Path("old").absolute() / kept) in words for words in commands(fuseproof(*again)))
     assert "--image-path cat.png is another file here: the copy" in json.loads(fuseproof(*again).out)["remarks"][0]
     picture.unlink()

@@ -176,6 +176,10 @@ def test_what_one_process_cannot_switch_is_refused_with_what_it_can(
         pytest.param(["--model-cache-root=x"], "--model-cache-root has no effect", id="model-cache"),
         pytest.param(["--candidate=--enable-torch-compile"], "--enable-torch-compile cannot be had", id="compile"),
         pytest.param(["--candidate=--sed=1"], "generate would refuse", id="unknown-flag"),
+        pytest.param(["--candidate=--width=100", "--dry-run"], "generate would refuse these flags: Long", id="size"),
+        pytest.param(
+            ["--candidate=--fastpaths=rms"], "generate would refuse these flags: --fastpaths names", id="site"
+        ),
         pytest.param(["--candidate=--fastpaths=off"], "same command", id="same-arms"),
     ],
 )
@@ -316,7 +320,7 @@ def test_a_file_of_sites_that_keeps_to_itself_is_compared(quick: QuickDesk, unto
 
 def test_a_baseline_that_asked_for_fast_paths_and_ran_none_is_said(quick: QuickDesk) -> None:
     quick.loaded.idle = {"auto"}
-    quick.run("--baseline=--fastpaths=auto", "--candidate=--fastpaths=rotary", f"--flags={REQUEST}")
+    quick.run("--baseline=--fastpaths=auto", "--candidate=--fastpaths=modulation", f"--flags={REQUEST}")
     assert "Fused calls: 0 in the baseline" in quick.out
     assert "warning: BASELINE_NOT_FUSED: the baseline asked for fast paths (auto) and made no fused call" in quick.out
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fuseproof.cli.main import main
-from fuseproof.cli.media_text import ssim_text
+from fuseproof.cli.media_numbers import ssim_text
 from tests.harness.media_samples import save, smooth_picture
 
 PICTURE = smooth_picture(48, 64)
@@ -195,7 +195,7 @@ def test_the_diff_image_is_written_and_its_factor_printed(place: Workplace) -> N
     assert "diff image: d.png (A | B | difference amplified 255 times)" in outcome.out
     assert (place.folder / "d.png").read_bytes().startswith(b"\x89PNG")
     document = place.run("a.png", "one_bit.png", "--diff-image", "d.png", "--json").document
-    assert {"path": "d.png", "pair": "one_bit.png", "amplification": 255} == document["diff_image"]
+    assert {"path": "d.png", "pair": "one_bit.png", "amplification": 255, "frame": None} == document["diff_image"]
 
 
 def test_no_diff_image_of_a_mismatch(place: Workplace) -> None:
@@ -297,8 +297,10 @@ def test_the_same_file_twice_and_through_a_link_is_said(place: Workplace) -> Non
     assert 2 == place.run("a.png", "again.png", "--diff-image", "link.png").code
 
 
-def test_videos_are_one_clear_sentence(place: Workplace) -> None:
+def test_a_video_beside_a_picture_is_one_clear_sentence(place: Workplace) -> None:
     (place.folder / "clip.mp4").write_bytes(b"\0\0\0\x18ftypisom")
     outcome = place.run("clip.mp4", "a.png")
     assert 1 == outcome.code
-    assert outcome.err.startswith("fuseproof: error: clip.mp4 is a video, and videos are not supported yet.\n")
+    assert outcome.err.startswith(
+        "fuseproof: error: clip.mp4 cannot be compared: it is a video and a.png is a picture.\n"
+    )

@@ -35,22 +35,22 @@ def fuseproof(environment: dict[str, str], folder: Path, *arguments: str) -> sub
 
 def test_fresh_processes_and_both_backends_give_the_same_bits(environment, tmp_path):
     dumps = []
-    for name, backend in (("first", "native"), ("second", "native"), ("reference", "diffusers")):
+    for backend in ("native", "diffusers"):
         done = fuseproof(
             environment, tmp_path, "generate", f"--prompt={TWO_CONTRACTIONS}", *SMALL, "--warmup",
-            f"--backend={backend}", f"--perf-dump-path={name}.json", f"--output-file-name={name}.png",
+            f"--backend={backend}", f"--perf-dump-path={backend}.json", f"--output-file-name={backend}.png",
         )  # fmt: skip
         assert (0, "") == (done.returncode, done.stderr)
-        assert f"Output saved to outputs/{name}.png" in done.stdout
-        assert (tmp_path / "outputs" / f"{name}.png").is_file()
-        dumps.append(json.loads((tmp_path / f"{name}.json").read_text()))
+        assert f"Output saved to outputs/{backend}.png" in done.stdout
+        assert (tmp_path / "outputs" / f"{backend}.png").is_file()
+        dumps.append(json.loads((tmp_path / f"{backend}.json").read_text()))
     for level in ("raw_sha256", "latents_sha256", "pixels_sha256", "file_sha256"):
         assert 1 == len({dump["outputs"][0][level] for dump in dumps}), level
-    assert ["0"] * 3 == [dump["environment"]["python_hash_seed"] for dump in dumps]
+    assert ["0"] * 2 == [dump["environment"]["python_hash_seed"] for dump in dumps]
     states = [{name: site["state"] for name, site in dump["fastpaths"]["sites"].items()} for dump in dumps]
     assert HELD_OR_REWRITTEN == {name for name, state in states[0].items() if state == "fused"}
     assert {"declined"} == {state for name, state in states[0].items() if name not in HELD_OR_REWRITTEN}
-    assert {"off"} == set(states[2].values())
+    assert {"off"} == set(states[1].values())
 
 
 def test_a_campaign_ends_in_a_report_that_renders_again_byte_for_byte(environment, tmp_path):

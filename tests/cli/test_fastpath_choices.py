@@ -67,10 +67,10 @@ def test_require_fastpaths(desk: Desk, code: int, words: str | None, sites: dict
 
 
 def test_a_named_site_must_run_even_where_it_has_nothing_to_do(desk: Desk) -> None:
-    report(desk, a=site("not needed", "one step"))
-    desk.session.fastpaths["requested"] = "a"  # type: ignore[attr-defined]
-    assert desk.run(*PROMPT, "--fastpaths=a", "--require-fastpaths") == 6
-    assert "--require-fastpaths: a not needed (one step)." in desk.err
+    report(desk, modulation=site("not needed", "one step"))
+    desk.session.fastpaths["requested"] = "modulation"  # type: ignore[attr-defined]
+    assert desk.run(*PROMPT, "--fastpaths=modulation", "--require-fastpaths") == 6
+    assert "--require-fastpaths: modulation not needed (one step)." in desk.err
 
 
 @pytest.mark.parametrize("gate", ["observe", "off"])
@@ -88,6 +88,7 @@ def test_a_gate_that_does_not_enforce_meets_no_requirement_and_runs_nothing(desk
         ("--require-fastpaths",),
         ("--verify-every-step",),
         ("--fastpaths-from=mine.py",),
+        ("--gate=observe",),
     ],
     ids=lambda flags: flags[0],
 )
@@ -105,7 +106,7 @@ def test_a_fallback_that_takes_the_fast_paths_away_is_refused_where_a_flag_needs
 
 @pytest.mark.parametrize(
     ("expected", "flags"),
-    [(None, []), ("auto", ["--fastpaths=auto"]), ("off", ["--fastpaths=off"]), ("a", ["--fastpaths=a"])],
+    [(None, []), *((name, [f"--fastpaths={name}"]) for name in ("auto", "off", "modulation"))],
     ids=["unsaid", "auto", "off", "named"],
 )
 def test_what_was_said_of_fast_paths_reaches_the_session_as_it_was_said(
@@ -172,6 +173,8 @@ def options(**values: Any) -> GenerateOptions:
         ("--verify-every-step and --fastpaths off", {"verify_every_step": True, "fastpaths": "off"}),
         ("--verify-every-step and --backend diffusers", {"verify_every_step": True, "backend": "diffusers"}),
         ("--fastpaths-from and --backend diffusers", {"fastpaths_from": "k.py", "backend": "diffusers"}),
+        ("--gate observe and --backend diffusers", {"gate": "observe", "backend": "diffusers"}),
+        ("--gate off and --fastpaths off", {"gate": "off", "fastpaths": "off"}),
         ("--fastpaths-from and --fastpaths off", {"fastpaths_from": "k.py", "fastpaths": "off"}),
         ("--certificate is ' '", {"certificate": " "}),
     ],

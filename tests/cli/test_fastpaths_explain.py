@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fuseproof.cli import fastpaths_bench, fastpaths_verify, generation, hash_seed
+from fuseproof.cli import fastpaths_bench, fastpaths_explain, fastpaths_names, fastpaths_verify, generation, hash_seed
 from fuseproof.cli.fastpaths_explain import missing_labels
 from fuseproof.cli.fastpaths_guide import markdown, plain_text, read_guide
 from fuseproof.cli.fastpaths_page import page
@@ -22,6 +22,8 @@ from fuseproof.errors import FuseproofError
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "docs" / "fast-paths.md"
+HERE = read_guide()
+"""The guide of this checkout: every docstring is parsed for it."""
 
 
 def test_every_site_and_kernel_of_every_family_is_explained() -> None:
@@ -39,16 +41,35 @@ def test_every_site_and_kernel_of_every_family_is_explained() -> None:
     assert kernels == {site: set(guide.sites[site]) for site in kernels}
 
 
-@pytest.mark.parametrize("name", read_guide().contracts)
+def test_a_kernel_that_can_be_replaced_has_one_row_with_every_model_that_it_belongs_to() -> None:
+    rows = [line.split(" | ") for line in page().splitlines() if re.match(r"\| \[`\w+`\]\(#\w+\) \| `\w+`", line)]
+    models = {row[0]: row[1] for row in rows if len(row) >= 4 and row[1] != "lossless"}
+    assert len(models) == len([row for row in rows if row[1] != "lossless"])
+    both = "`ErnieImageTransformer2DModel`, `LongCatImageTransformer2DModel`"
+    assert (
+        both
+        == models["| [`gated_residual`](#gated_residual)"]
+        == models["| [`layernorm_modulate`](#layernorm_modulate)"]
+    )
+    assert "`AutoencoderKL`, `AutoencoderKLFlux2`" == models["| [`group_norm_silu`](#group_norm_silu)"]
+
+
+def test_the_guide_names_the_blocks_of_every_family() -> None:
+    text = page()
+    for expected in ("`layers.*`", "`transformer_blocks.*`", "`stream_blocks`", "`--dtype bfloat16`"):
+        assert expected in text[text.index("## Paths of your own") :]
+
+
+@pytest.mark.parametrize("name", HERE.contracts)
 def test_every_contract_has_all_its_paragraphs(name: str) -> None:
-    assert [] == missing_labels(read_guide().contracts[name])
+    assert [] == missing_labels(HERE.contracts[name])
 
 
 @pytest.mark.parametrize("file", sorted(path.name for path in (ROOT / "fastpaths" / "kernels").glob("*.py")))
 def test_a_file_that_offers_a_kernel_has_a_contract(file: str) -> None:
     text = (ROOT / "fastpaths" / "kernels" / file).read_text(encoding="utf-8")
     if "\ndef fused(" in text and "\ndef reject_reason(" in text:
-        assert file.removesuffix(".py") in read_guide().contracts
+        assert file.removesuffix(".py") in HERE.contracts
 
 
 def test_an_explanation_holds_what_a_reader_of_a_trace_needs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,7 +123,12 @@ def test_an_unknown_name_is_one_sentence_with_the_nearest(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert f"there is no fast path {name!r}" in captured.err
-    assert f"next: fuseproof fastpaths explain {nearest}" in captured.err
+    assert f"next: fuseproof fastpaths explain {nearest} (" in captured.err
+
+
+def test_an_unknown_name_lists_what_is_close_to_it_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert 2 == main(["fastpaths", "explain", "rmsnorm"])
+    assert "close to it are rmsnorm_modulate, gated_residual_rmsnorm_modulate." in capsys.readouterr().err
 
 
 def test_a_site_of_a_library_product_names_the_kernel_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,7 +141,7 @@ def test_a_site_of_a_library_product_names_the_kernel_beside_it(capsys: pytest.C
     assert "--quality high" in parts[0]["microbenchmark"]
 
 
-NAMES = sorted({*read_guide().sites, *read_guide().contracts} - {"hoists"})
+NAMES = sorted({*HERE.sites, *HERE.contracts} - {"hoists"})
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -128,6 +154,8 @@ def test_every_command_that_an_explanation_names_is_accepted(
         raise FuseproofError("accepted")
 
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    for module in (fastpaths_explain, fastpaths_names):
+        monkeypatch.setattr(module, "read_guide", lambda: HERE)
     for module in (fastpaths_verify, fastpaths_bench):
         monkeypatch.setattr(module, "card", accepted)
     monkeypatch.setattr(generation, "open_session", accepted)

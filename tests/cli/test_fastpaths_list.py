@@ -88,7 +88,7 @@ def test_what_is_replaced_is_the_sites_own_clause(expected: str, paragraph: str)
 @pytest.mark.parametrize(
     ("code", "words", "arguments"),
     [
-        (1, "'no-such-model' is neither an existing folder", ["--model", "no-such-model"]),
+        (2, "'no-such-model' is neither an existing folder", ["--model", "no-such-model"]),
         (2, "is no file", ["--model", "longcat-image", "--fastpaths-from", "missing.py"]),
     ],
 )

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fuseproof.cli.generate_options import GenerateOptions
+from fuseproof.cli.generate_summary import written_lines
 from fuseproof.errors import UsageError
 from fuseproof.harness.perf.dump import read_perf_dump
 from fuseproof.harness.perf.work import check_equal_work
@@ -74,6 +75,7 @@ def test_the_dump_that_is_read_is_not_written_over(real_models: Desk) -> None:
         ("so --fixed-prompt-path cannot be added", {"fixed_prompt": ("b",), "fixed_prompt_path": "p.json"}),
         ("so --enable-prompt-rewrite cannot", {"fixed_prompt_path": "p.json", "enable_prompt_rewrite": True}),
         ("--pe-sampling greedy has no effect without --use-pe", {"pe_sampling": "greedy"}),
+        ("--pe-sampling seeded has no effect without --use-pe", {"pe_sampling": "seeded"}),
         ("--fixed-prompt is ' ', which holds no text", {"fixed_prompt": (" ",)}),
         ("--fixed-prompt-path is ''; it must name a perf dump", {"fixed_prompt_path": ""}),
         ("a fixed prompt is not valid UTF-8", {"fixed_prompt": ("\ud800",)}),
@@ -113,9 +115,9 @@ def test_one_text_for_each_prompt(real_models: Desk) -> None:
             ["--model-path=baidu/ERNIE-Image", "--enable-cfg-renorm"],
         ),
         (
-            "ERNIE-Image cannot make width 1000: it must be a multiple of 16 from 16 to 4096, and the nearest are 992 "
-            "and 1008",
-            "Use --width 1008.",
+            "ERNIE-Image cannot make width 1000 (the nearest are 992 and 1008): each side must be a multiple of 16 "
+            "from 16 to 4096, and both together at most 4,194,304 pixels (2048x2048).",
+            "Use --width 992.",
             ["--model-path=baidu/ERNIE-Image", "--width=1000"],
         ),
     ],
@@ -128,6 +130,45 @@ def test_what_a_family_cannot_do_is_said_before_anything_is_loaded(
     assert expected in real_models.err
     assert f"next: {next_step}" in real_models.err
     assert real_models.session.opened_with is None
+
+
+# What is said of a text that was drawn
+
+
+@pytest.mark.parametrize(
+    ("expected", "text", "stages"),
+    [
+        ([], None, []),
+        (['fixed prompt: "a b"'], "a\n b", []),
+        (['enhanced prompt (PromptEnhancementStage 1.250 s): "x"'], "x", [("PromptEnhancementStage", 1250.0)]),
+        (['rewritten prompt (LongCatPromptRewriteStage 0.002 s): "x"'], "x", [("LongCatPromptRewriteStage", 2.0)]),
+        ([r'fixed prompt: "\u001b[2J"'], "\x1b[2J", []),
+        ([f'fixed prompt: "{"x" * 100}… (4,000 characters)"'], "x" * 4000, []),
+    ],
+    ids=["as-it-was", "fixed", "enhanced", "rewritten", "escaped", "shortened"],
+)
+def test_a_text_drawn_in_the_prompts_place_is_shown_with_its_time(
+    expected: list[str], text: str | None, stages: list[tuple[str, float]]
+) -> None:
+    steps = [{"name": name, "duration_ms": milliseconds} for name, milliseconds in stages]
+    assert expected == list(written_lines([{"rewritten_prompt": text, "steps": steps}]))
+
+
+@pytest.mark.parametrize(
+    ("is_said", "arguments"),
+    [
+        (True, ["--model-path=embedded:ernie-image", "--use-pe"]),
+        (False, ["--model-path=embedded:ernie-image"]),
+        (False, ["--model-path=ernie-image", "--load-format=dummy", "--fixed-prompt=b"]),
+    ],
+    ids=["written", "not-written", "fixed"],
+)
+def test_a_text_of_random_weights_is_called_noise(is_said: bool, arguments: list[str], real_models: Desk) -> None:
+    assert 0 == real_models.run(
+        "--prompt=a", "--width=64", "--height=48", "--num-inference-steps=2", *arguments, "--perf-dump-path=p.json"
+    )
+    assert is_said is any("random weights write noise" in text for text in real_models.dump()["warnings"])
+    assert is_said is ("random weights write noise" in real_models.err)
 
 
 # Warm-ups: another length of text means other kernels and graphs

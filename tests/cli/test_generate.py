@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from fuseproof.cli import hash_seed
-from fuseproof.cli.generate_images import to_pixels
+from fuseproof.cli.clip_outputs import pixels_of
 from fuseproof.cli.generate_summary import fastpaths_lines
 from fuseproof.cli.termination import Terminated
 from fuseproof.errors import FuseproofError
@@ -180,14 +180,14 @@ def test_the_dump_says_how_many_steps_a_warm_up_ran(desk: Desk) -> None:
 
 
 def test_settings_reach_the_session(desk: Desk) -> None:
-    arguments = ("--backend=auto", "--device=cpu", "--dtype=bfloat16", "--fastpaths=rotary", "--gate=observe")
+    arguments = ("--backend=auto", "--device=cpu", "--dtype=bfloat16", "--fastpaths=modulation", "--gate=observe")
     assert 0 == desk.run("--prompt=a", *SMALL, *arguments, "--quality=exact", "--attention-backend=torch_sdpa")
     expected = {
         "backend": "auto",
         "device": "cpu",
         "dtype": "bfloat16",
         "attention_backend": "native",
-        "fastpaths": "rotary",
+        "fastpaths": "modulation",
         "gate": "observe",
         "quality": "lossless",
         "enable_torch_compile": False,
@@ -232,6 +232,22 @@ def test_a_constant_image_is_flagged(desk: Desk) -> None:
     assert 0 == desk.run("--prompt=a", *SMALL, "--perf-dump-path=p.json")
     assert "constant" == desk.dump()["outputs"][0]["degenerate"]
     assert "image 0 is constant" in desk.err
+
+
+@pytest.mark.parametrize(
+    ("expected", "dtype", "scale"),
+    [
+        ("next: Try --dtype bfloat16; float16 overflows in many models.", "float16", 4),
+        ("next: Try a smaller --guidance-scale, or compare the weight files", "float32", 4),
+        ("next: Compare the weight files with the published ones; bfloat16 itself", "bfloat16", 1),
+    ],
+)
+def test_the_advice_on_a_non_finite_image_fits_the_dtype(desk: Desk, expected: str, dtype: str, scale: int) -> None:
+    desk.session.outcomes[0] = np.full((48, 64, 3), np.nan, np.float32)
+    desk.session.dtype = dtype
+    assert 1 == desk.run("--prompt=a", *SMALL, f"--guidance-scale={scale}", "--output-path=new/folder")
+    assert expected in desk.err
+    assert not (desk.folder / "new").exists(), "nothing was saved"
 
 
 @pytest.mark.parametrize(
@@ -290,7 +306,10 @@ def test_a_full_disk_is_found_before_the_model_is_loaded(desk: Desk, monkeypatch
         (["--height=427"], 2, "416 and 432"),
         (["--width=1920", "--height=1080"], 2, "1072 and 1088"),
         (["--warmup-resolutions=100x64"], 2, "cannot make width 100"),
-        (["--warmup-resolutions=64x65"], 2, "next: Use --warmup-resolutions 64x80."),
+        (["--output-file-name=a.png", "--no-save-output"], 2, "--output-file-name names an image, and none is written"),
+        (["--output-file-path=x/a.png", "--save-output=false"], 2, "--output-file-path names an image, and none"),
+        (["--warmup-resolutions=9999x9999"], 2, "next: Use --warmup-resolutions 2048x2048."),
+        (["--warmup-resolutions=64x65"], 2, "next: Use --warmup-resolutions 64x64."),
         (["--perf-dump-path=quiet.yaml", "--config=quiet.yaml"], 2, "is the same file as --config"),
         (["--perf-dump-path=./good.png", "--image-path=good.png"], 2, "is the same file as --image-path"),
         (["--output-file-path=good.png", "--image-path=good.png"], 2, "the output file good.png is the same file"),
@@ -431,7 +450,7 @@ def test_the_fast_path_lines_say_what_ran_and_why_not(expected: list[str], sites
 
 def test_rounding_is_that_of_diffusers() -> None:
     raw = np.concatenate([np.linspace(0, 1, 100_001), (np.arange(255) + 0.5) / 255]).astype(np.float32)
-    np.testing.assert_array_equal((raw * 255).round().astype("uint8"), to_pixels(raw))
+    np.testing.assert_array_equal((raw * 255).round().astype("uint8"), pixels_of(raw))
 
 
 @pytest.mark.parametrize(

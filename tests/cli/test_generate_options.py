@@ -334,7 +334,7 @@ def test_no_prompt_is_an_error_with_a_next_step() -> None:
         (["--backend=vllm"], "'vllm' is not one of native, diffusers, auto, sglang"),
         (["--load-format=safetensors"], "'safetensors' is not one of auto, dummy"),
         (["--warmup-steps=0"], "neither a whole number from 1 to 1000 nor full"),
-        (["--enable-torch-compile=maybe"], "not a valid boolean"),
+        (["--enable-torch-compile=maybe"], "'maybe' is not a valid boolean; write true or false (also 1, 0,"),
         (["--enable-torch-compile="], "'' is not a valid boolean; write true or false"),
         (["--save-output", " "], "' ' is not a valid boolean"),
         (["--enable-teacache"], "No such option"),

@@ -51,6 +51,8 @@ def test_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         "longcat-image-edit-turbo",
         "ernie-image",
         "ernie-image-turbo",
+        "wan2.2-ti2v-5b",
+        "wan2.1-t2v-1.3b",
     ]
     assert listed["families"][0]["embedded"]["state"] == "not built yet"
 

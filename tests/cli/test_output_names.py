@@ -19,6 +19,7 @@ from fuseproof.cli.output_names import (
     create_folder,
     default_file_name,
     free_path,
+    made_folder,
 )
 from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.harness.atomic_files import write_text_atomically
@@ -82,6 +83,20 @@ def test_impossible_names_are_a_sentence(tmp_path: Path, name: str) -> None:
     with pytest.raises(FuseproofError, match="cannot be written"):
         check_writable(tmp_path / name, 1, "--output-path")
         create_folder(tmp_path / name, "--output-path")
+
+
+def test_a_folder_that_was_made_for_nothing_goes_again(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(KeyboardInterrupt), made_folder(tmp_path / "mine" / "deep" / "er", "--output-path"):
+        assert (tmp_path / "mine" / "deep" / "er").is_dir()
+        raise KeyboardInterrupt
+    assert [tmp_path / "mine"] == sorted(tmp_path.rglob("*"))
+    with pytest.raises(FuseproofError), made_folder(tmp_path / "mine", "--output-path"):
+        raise FuseproofError("failed")
+    with pytest.raises(FuseproofError), made_folder(tmp_path / "new" / "one", "--output-path"):
+        (tmp_path / "new" / "one" / "a.png").touch()
+        raise FuseproofError("failed after the first picture")
+    assert ["a.png", "mine", "new", "one"] == sorted(path.name for path in tmp_path.rglob("*"))
 
 
 def test_unwritable_folder_is_a_sentence() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from diffusers import LongCatImageTransformer2DModel
 
-TEXT, IMAGE, CHANNELS, PROMPT_WIDTH = 7, 12, 16, 8
+TEXT, IMAGE, CHANNELS, PROMPT_WIDTH = 3, 5, 16, 8
 CONFIG = {
     "in_channels": CHANNELS,
     "num_layers": 1,

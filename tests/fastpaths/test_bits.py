@@ -1,3 +1,4 @@
+import math
 from dataclasses import dataclass
 
 import pytest
@@ -12,6 +13,7 @@ from fuseproof.fastpaths.bits import (
     tensors_of,
 )
 
+INFINITE, NAN = math.inf, math.nan
 QUIET_NAN = torch.tensor([0x7FC00000], dtype=torch.int32).view(torch.float32)
 OTHER_NAN = torch.tensor([0x7FC00001], dtype=torch.int32).view(torch.float32)
 
@@ -49,7 +51,39 @@ def test_ulp_distance_counts_representable_values(expected_ulp, dtype, value, ot
     if other == "negated":
         right = -left
     expected_share = {"next": 0.5, "same": 0.0, "negated": 1.0}[other]
-    assert BitDifference(expected_share, expected_ulp) == bit_difference(left, right)
+    found = bit_difference(left, right)
+    assert (expected_share, expected_ulp) == (found.differing_share, found.largest_ulp)
+
+
+@pytest.mark.parametrize(
+    ("expected", "result", "eager"),
+    [
+        pytest.param((4.0, 0.5, 0.1), [3.5, 3.0, 0.0], [4.0, 3.0, 0.0], id="in value"),
+        pytest.param((1e-30, 1e-6, 2e-7), [1e-6, 3.0, 4.0], [1e-30, 3.0, 4.0], id="beside 0"),
+        pytest.param((0.0, 1.0, INFINITE), [1.0, 0.0], [0.0, 0.0], id="eager is 0"),
+        pytest.param((4.0, 1.0, NAN), [INFINITE, 5.0], [INFINITE, 4.0], id="equal infinities"),
+        pytest.param((3.0, NAN, NAN), [NAN, 4.0], [3.0, 4.0], id="a number against none"),
+    ],
+)
+def test_a_difference_is_also_measured_in_value_and_relatively(expected, result, eager):
+    found = bit_difference(torch.tensor(result), torch.tensor(eager))
+    measured = found.eager_at_largest_ulp, found.largest_absolute, found.relative_error
+    assert pytest.approx(expected, rel=1e-5, nan_ok=True) == measured
+    shown = found.to_json()["relative_error"]
+    assert (None if not math.isfinite(expected[2]) else found.relative_error) == shown
+
+
+def test_the_worst_of_two_differences_keeps_the_value_that_belongs_to_its_ulp():
+    near, far = BitDifference(0.5, 9, 1e-6, 0.1, NAN), BitDifference(0.25, 3, 2.0, 0.2, 0.5)
+    for worst in (near.worst(far), far.worst(near)):
+        assert (0.5, 9, 1e-6, 0.2) == (
+            worst.differing_share, worst.largest_ulp, worst.eager_at_largest_ulp, worst.largest_absolute
+        )  # fmt: skip
+        assert math.isnan(worst.relative_error)
+
+
+def test_a_share_of_complex_values_is_at_most_all_of_them():
+    assert 1.0 == bit_difference(torch.tensor([1 + 2j]), torch.tensor([3 + 4j])).differing_share
 
 
 @pytest.mark.parametrize(

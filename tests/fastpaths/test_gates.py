@@ -1,3 +1,4 @@
+import functools
 import logging
 
 import pytest
@@ -8,6 +9,7 @@ from fuseproof.fastpaths.operations import signature
 from fuseproof.fastpaths.reports import site_report
 
 KEY = ("shape", (4,))
+ONE_ULP = "25.0000% of the values differ, by at most 1 ulp and 2.4e-07 in value; relative error 6.4e-08"
 
 
 def eager():
@@ -40,11 +42,18 @@ def test_an_equal_key_runs_fused_from_then_on_without_the_reference():
 @pytest.mark.parametrize(
     ("expected_reason", "fused"),
     [
-        ("not bit-exact: 25.0000% of the values differ, by at most 1 ulp", one_ulp_off),
+        (f"not bit-exact: {ONE_ULP}", one_ulp_off),
         ("ValueError at first sight: no such block size", broken),
         ("layout differs from eager: dtype torch.bfloat16 against torch.float32", lambda: eager().bfloat16()),
-        ("not bit-exact: 25.0000% of the values differ, by at most 0 ulp", lambda: torch.tensor([-0.0, 1, 2, 3])),
-        ("not bit-exact: 75.0000% of the values differ, by more than a million ulp", lambda: -eager() + 0.0),
+        (
+            "not bit-exact: 25.0000% of the values differ, by at most 0 ulp and 0 in value; relative error 0",
+            lambda: torch.tensor([-0.0, 1, 2, 3]),
+        ),
+        (
+            "not bit-exact: 75.0000% of the values differ, by more than a million ulp (where eager has 3) and 6 in "
+            "value; relative error 2",
+            lambda: -eager() + 0.0,
+        ),
     ],
     ids=["one-ulp", "exception", "dtype", "minus-zero", "far"],
 )
@@ -107,6 +116,14 @@ def turning(first, *others):
     return turn
 
 
+@pytest.mark.parametrize("candidate", [eager, one_ulp_off], ids=["equal", "other bits"])
+def test_a_decision_about_what_was_computed_anyway_counts_no_call(candidate):
+    gate = Gate("site")
+    gate.decide(KEY, candidate(), eager)
+    assert (0, 0, 0) == (gate.calls_fused, gate.calls_eager, gate.calls_verified)
+    assert gate.is_decided(KEY)
+
+
 def test_observe_runs_the_different_result_and_measures_it():
     gate = Gate("site", GateMode.OBSERVE)
     result = gate.run(KEY, one_ulp_off, eager)
@@ -121,7 +138,7 @@ def test_observe_compares_every_call_and_keeps_the_worst():
     for _ in range(4):
         gate.run(KEY, fused, eager)
     assert (4, 4, 0) == (gate.calls_compared, gate.calls_fused, gate.verified_keys())
-    assert ("observed", "4 call(s) compared: up to 25.0000% of the values differ, by at most 1 ulp") == state(gate)
+    assert ("observed", f"4 call(s) compared: up to {ONE_ULP}") == state(gate)
 
 
 def test_observe_says_so_where_nothing_differs():
@@ -149,7 +166,7 @@ def test_off_trusts_and_says_that_it_compared_nothing():
     ("expected_reason", "later"),
     [
         ("ValueError when checked again: no such block size", broken),
-        ("not bit-exact when checked again: 25.0000% of the values differ, by at most 1 ulp", one_ulp_off),
+        (f"not bit-exact when checked again: {ONE_ULP}", one_ulp_off),
         ("layout differs from eager when checked again: shape torch.Size([1]) ", lambda: torch.ones(1)),
     ],
     ids=["exception", "one-ulp", "shape"],
@@ -177,10 +194,44 @@ def test_the_state_eager_tells_the_true_cause():
 def test_a_rejection_is_one_readable_line(caplog):
     with caplog.at_level(logging.WARNING):
         Gate("mine").run(("norm", signature(torch.ones(1, 7, 256).bfloat16()), 1e-06), one_ulp_off, eager)
-    assert [
-        "fast path mine rejected for norm, 1x7x256 bfloat16, 1e-06: "
-        "not bit-exact: 25.0000% of the values differ, by at most 1 ulp"
-    ] == caplog.messages
+    assert [f"fast path mine rejected for norm, 1x7x256 bfloat16, 1e-06: not bit-exact: {ONE_ULP}"] == caplog.messages
+
+
+def test_several_rejections_are_told_by_the_worst_and_kept_one_by_one():
+    gate = Gate("site")
+    gate.run("a", one_ulp_off, eager)
+    gate.run("b", lambda: eager() + torch.tensor([0.0, 0.5, 0.0, 0.0]), eager)
+    gate.run("c", broken, eager)
+    report = site_report("site", gate, None)
+    assert (
+        "3 key(s): not bit-exact: up to 25.0000% of the values differ, by more than a million ulp (where eager has 1) "
+        "and 0.5 in value; relative error 0.13; ValueError at first sight: no such block size"
+    ) == report["reason"]
+    assert ["a", "b", "c"] == [one["key"] for one in report["rejections"]]
+    assert f"not bit-exact: {ONE_ULP}" == report["rejections"][0]["reason"]
+    assert (0.25, 0.5) == (report["difference"]["differing_share"], report["difference"]["largest_absolute"])
+
+
+def test_many_kinds_of_rejections_are_counted_after_the_first_few():
+    gate = Gate("site")
+    for number in range(6):
+        gate.run(number, functools.partial(raising, number), eager)
+    expected = "; ".join(f"ValueError at first sight: {number}" for number in range(4))
+    assert f"6 key(s): {expected}; and 2 more reasons" == site_report("site", gate, None)["reason"]
+
+
+def raising(number):
+    raise ValueError(number)
+
+
+def test_comparisons_in_warm_ups_are_told_apart_from_those_that_are_counted():
+    gate = Gate("site", GateMode.OBSERVE)
+    gate.run(KEY, eager, eager)
+    gate.restart_counting()
+    for _ in range(2):
+        gate.run(KEY, eager, eager)
+    assert ("observed", "3 call(s) compared (1 in warm-ups), no bit differs") == state(gate)
+    assert (2, 3) == (gate.calls_fused, site_report("site", gate, None)["calls_compared"])
 
 
 def state(gate):

@@ -390,6 +390,8 @@ def test_a_transformer_that_no_site_knows_is_left_alone():
     with mount(other) as mounted:
         assert {} == mounted.report()["sites"]
         assert "no fast path knows Linear" in mounted.report()["reason"]
+    with pytest.raises(UsageError, match="unknown fast path 'rope'; this model has none"):
+        mount(other, sites="rope")
     assert "forward" not in vars(other.transformer)
 
 

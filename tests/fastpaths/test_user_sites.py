@@ -89,6 +89,31 @@ def test_a_site_inside_the_rewritten_blocks_makes_them_decline_by_name(pipe):
     assert "fused" == sites["rotary_tables"]["state"], "what is outside the blocks still runs"
 
 
+def test_what_a_site_inside_the_blocks_takes_away_is_said_by_name(pipe):
+    with mount(pipe, user_sites=[UserSite("my_norm", fused=off_by_a_little, modules=NORM2)]) as mounted:
+        (said,) = mounted.displaced()
+        declined = {name for name, site in mounted.report()["sites"].items() if "norm2" in str(site["reason"])}
+    assert declined == set(said.split(" declined for the whole run")[0].split(", "))
+    assert "packed_blocks" in declined
+    assert "transformer_blocks.0.norm2 has a fast path of your own" in said
+
+
+def test_nothing_is_said_to_be_taken_away_where_all_stay(pipe):
+    own = UserSite("my_gelu", lambda x, out=None: gelu_tanh.reference(x), replaces="gelu_tanh")
+    with mount(pipe, user_sites=[own]) as mounted:
+        assert [] == mounted.displaced()
+
+
+def test_the_guided_step_belongs_to_the_loop_and_not_to_the_blocks(pipe, monkeypatch):
+    from fuseproof.fastpaths.sites import longcat_image
+
+    monkeypatch.setattr(longcat_image, "_kernel_reason", lambda transformer: None)  # as on a card
+    with mount(pipe, user_sites=[UserSite("my_norm", fused=layer_norm, modules=NORM2)]) as mounted:
+        assert mounted.operation("guidance_step") is not None
+        assert mounted.operation("packed_blocks") is None
+        assert not any("guidance_step" in said for said in mounted.displaced())
+
+
 def test_a_reject_reason_declines_and_is_asked_once_for_each_layout(pipe):
     asked = []
 
@@ -207,8 +232,9 @@ def test_what_does_not_fit_the_model_is_one_sentence_and_changes_nothing(pipe, w
     ],
 )
 def test_a_site_is_checked_where_it_is_made(words, values):
-    with pytest.raises(UsageError, match=words):
+    with pytest.raises(UsageError, match=words) as raised:
         UserSite(**{"name": "mine", "fused": layer_norm, "modules": NORM2, **values})
+    assert raised.value.next_step
 
 
 GOOD = "from fuseproof.fastpaths import UserSite\nSITES = [UserSite('mine', fused=print, modules='norm_out')]\n"
@@ -246,12 +272,14 @@ def test_a_fault_in_the_file_is_one_sentence(tmp_path, words, text):
     with pytest.raises(UsageError, match=words) as raised:
         load_user_sites(file)
     assert "\n" not in raised.value.message
+    assert raised.value.next_step
 
 
 @pytest.mark.parametrize(("words", "name"), [("is no file", "missing.py"), ("is a folder", ".")])
 def test_a_path_that_is_no_file(tmp_path, words, name):
-    with pytest.raises(UsageError, match=words):
+    with pytest.raises(UsageError, match=words) as raised:
         load_user_sites(tmp_path / name)
+    assert "SITES = [UserSite(name" in raised.value.next_step
 
 
 def test_what_a_file_prints_goes_to_stderr_and_what_it_switches_is_put_back(tmp_path, capsys, caplog):

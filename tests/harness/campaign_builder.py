@@ -35,6 +35,7 @@ CONFIG: dict[str, Any] = {
     "dtype": "float32",
     "device": "cpu",
     "generator_device": "cpu",
+    "gate": "enforce",
     "enable_torch_compile": False,
     "performance_mode": "auto",
     "negative_prompt": "",
@@ -99,6 +100,7 @@ class Run:
     client_s: float | None = None
     save_s: float | None = None
     load_s: float | None = None
+    warmup_s: float | None = None
     pictures: Sequence[int] = (1,)
     has_raw: bool = True
     raw_shift: int = 0
@@ -249,7 +251,7 @@ class CampaignBuilder:
                 "client_s": run.client_s,
                 "save_s": run.save_s,
                 "load_s": run.load_s,
-                "warmup_s": None,
+                "warmup_s": run.warmup_s,
                 "compile_s": None,
             },
             "memory": {
@@ -320,7 +322,7 @@ class CampaignBuilder:
             "memory_checkpoints": {},
             "meta": {"prompt": list(run.prompts), "model": run.model},
         }
-        stated = {name: getattr(run, f"{name}_s") for name in ("denoise", "client", "save", "load")}
+        stated = {name: getattr(run, f"{name}_s") for name in ("denoise", "client", "save", "load", "warmup")}
         timers = {f"{name}_ms": seconds * 1000.0 for name, seconds in stated.items() if seconds is not None}
         dump |= {"timers": timers} if timers else {}
         if run.schema is not None:

@@ -291,7 +291,7 @@ def test_worst_code_counts_over_cells(tmp_path: Path) -> None:
         builder.block(runs, cell="wrong", block=index + 1)
     analysis = analysed(builder)
     assert 4 == analysis.exit_code(), "a broken contract outranks a slow cell"
-    assert "3 cells: 2 FASTER, 1 SLOWER" == analysis.summary_lines()[0]
+    assert "3 cells: 2 FASTER, 1 SLOWER; contract not met in 1 of 3" == analysis.summary_lines()[0]
 
 
 def test_damaged_perf_dump_names_the_file(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from fuseproof.harness.campaign.evidence import EvidenceError, check_ending, collect, collect_dump, log_tail
 from fuseproof.harness.campaign.processes import ProcessEnd
 from fuseproof.harness.campaign.records import SlotMemory, SlotTimes
+from tests.harness.clip_samples import raw_clip, saved
 from tests.harness.fake_arm import write_png
 
 SGLANG = {
@@ -91,9 +92,40 @@ def test_outputs_that_contradict_the_dump(tmp_path: Path, outputs: Any, code: st
 
 def test_other_files_are_kept_with_their_hash(tmp_path: Path) -> None:
     dump = slot(tmp_path)
-    (tmp_path / "outputs" / "clip.mp4").write_bytes(b"video")
+    (tmp_path / "outputs" / "scene.glb").write_bytes(b"mesh")
     (output,) = collect(collect_dump(dump, datetime.now(UTC)), tmp_path / "outputs", True).outputs
-    assert ("outputs/clip.mp4", None, None) == (output.path, output.pixels_sha256, output.width)
+    assert ("outputs/scene.glb", None, None) == (output.path, output.pixels_sha256, output.width)
+
+
+def test_a_video_is_kept_with_the_hashes_of_its_frames(tmp_path: Path) -> None:
+    raw = raw_clip()
+    stated = {"path": "outputs/clip.mp4", "raw_sha256": "a" * 64, "frames_sha256": ["b" * 64] * 4, "frames": 4}
+    dump = slot(tmp_path, outputs=[stated])
+    saved(tmp_path / "outputs" / "clip.mp4", raw)
+    (output,) = collect(collect_dump(dump, datetime.now(UTC)), tmp_path / "outputs", True).outputs
+    assert (16, 16, 4, 16.0, "a" * 64) == (
+        *(output.width, output.height, output.frames, output.fps),
+        output.raw_sha256,
+    )
+    assert ("b" * 64,) * 4 == output.frames_sha256
+
+
+@pytest.mark.parametrize(
+    ("named", "stated"),
+    [
+        ("holds 4 frames, and the dump states 5 frames", {"frames": 5}),
+        ("holds 4 frames, and the dump states 3 raw frames with a hash", {"frames_sha256": ["b" * 64] * 3}),
+        ("are no SHA-256", {"frames_sha256": ["b"] * 4}),
+        ("is not the file whose hash the dump holds", {"file_sha256": "c" * 64}),
+    ],
+)
+def test_a_video_that_contradicts_its_dump_is_a_bad_output(named: str, stated: dict[str, Any], tmp_path: Path) -> None:
+    dump = slot(tmp_path, outputs=[{"path": "outputs/clip.mp4"} | stated])
+    saved(tmp_path / "outputs" / "clip.mp4", raw_clip())
+    with pytest.raises(EvidenceError) as caught:
+        collect(collect_dump(dump, datetime.now(UTC)), tmp_path / "outputs", True)
+    assert "BAD_OUTPUT" == caught.value.code
+    assert named in caught.value.reason
 
 
 @pytest.mark.parametrize(

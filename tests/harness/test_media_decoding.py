@@ -12,7 +12,7 @@ from PIL import Image
 
 from fuseproof.errors import FuseproofError
 from fuseproof.harness.media.comparison import load_image
-from fuseproof.harness.media.decoding import MAX_PIXELS
+from fuseproof.harness.media.refusals import MAX_PIXELS
 from tests.harness.media_samples import png_file, png_of_depth_16, save, smooth_picture
 
 RGB = smooth_picture(12, 10)
@@ -155,8 +155,8 @@ def test_lossy_containers_are_named(
         pytest.param("shape is 1x64x8", "x.npy", npy(np.zeros((1, 64, 8), np.float32)), id="latents"),
         pytest.param("shape is that of a single number", "x.npy", npy(np.array(1.0)), id="scalar"),
         pytest.param("shape is 0x4x3", "x.npy", npy(np.zeros((0, 4, 3))), id="empty array"),
-        pytest.param("videos are not supported yet", "x.mp4", b"anything", id="video by name"),
-        pytest.param("videos are not supported yet", "x.png", b"\0\0\0\x18ftypisom" + bytes(99), id="video by content"),
+        pytest.param("a picture was expected", "x.mp4", b"anything", id="video by name"),
+        pytest.param("a picture was expected", "x.png", b"\0\0\0\x18ftypisom" + bytes(99), id="video by content"),
     ],
 )
 def test_what_is_no_picture_is_named_with_its_reason(expected: str, name: str, content: bytes, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -24,9 +25,10 @@ LOG = "slots/panda/01-2-B/stderr.log"
 SECRET = "HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz0123456789"
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    builder = CampaignBuilder(tmp_path / "campaign", cells={"panda": {"contract": "close: ssim>=0.5"}})
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("template") / "campaign"
+    builder = CampaignBuilder(directory, cells={"panda": {"contract": "close: ssim>=0.5"}})
     for index, (way, row) in enumerate(zip(("ABBA", "BAAB"), FASTER, strict=True)):
         runs = [
             Run(worker_s=s, denoise_s=5.0, pictures=(1 if arm == "A" else 2,)) for arm, s in zip(way, row, strict=True)
@@ -36,6 +38,11 @@ def folder(tmp_path: Path) -> Path:
     (folder / LOG).write_text("starting\n", encoding="utf-8")
     write_report(folder)
     return folder
+
+
+@pytest.fixture
+def folder(template: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(template, tmp_path / "campaign"))
 
 
 def body_of(archive: Path) -> str:

@@ -33,7 +33,7 @@ def table_line(text: str, start: str) -> str:
 def test_a_real_pair() -> None:
     comparison = compare_dumps([read_perf_dump(LONGLIVE2[0]), read_perf_dump(LONGLIVE2[1])])
     text = render_comparison(comparison)
-    assert "**−6.05 % latency (1.064× faster)** i2v-r1-b1.json: Worker E2E 5613.36 → 5273.72 ms." in text
+    assert "\ni2v-r1-b1.json: Worker E2E 5613.36 → 5273.72 ms, −6.05 % latency (1.064× faster)." in text
     assert "Single runs: a description, not a verdict." in text
     assert table_line(text, "Denoise ") == "| Denoise | 1502.48 | 1500.14 | −2.34 | −0.16 % |"
     assert table_line(text, "DecodingStage") == "| DecodingStage | 2627.66 | 2288.92 | −338.74 | −12.89 % |"
@@ -309,7 +309,7 @@ def test_unequal_work_has_no_ratio(tmp_path: Path, changes: dict[str, Any], fiel
     text = render_comparison(comparison)
     assert text.startswith("### INVALID: unequal work, no ratio is shown")
     assert "latency" not in text
-    assert set(comparison.to_json()) == {"schema", "labels", "is_equal_work", "work"}
+    assert set(comparison.to_json()) == {"schema", "labels", "is_equal_work", "work", "explanations", "outputs"}
     forced = render_comparison(comparison, is_forced=True)
     assert "### INVALID: unequal work, compared all the same (--force)" in forced
     assert "latency" in forced
@@ -386,7 +386,7 @@ def test_the_doubt_is_about_the_time_that_is_quoted(tmp_path: Path) -> None:
 
 def test_a_believable_speedup_keeps_its_headline(tmp_path: Path) -> None:
     text = render_comparison(compare(tmp_path, {}, {"total_duration_ms": 400.0}))
-    assert "**−60.00 % latency (2.500× faster)** 1.json" in text
+    assert "1.json: Worker E2E 1000.00 → 400.00 ms, −60.00 % latency (2.500× faster)." in text
     assert "- nothing recorded says that the work or its measurement was unequal." in text
 
 
@@ -413,8 +413,8 @@ def test_three_dumps_with_two_equal_names(tmp_path: Path) -> None:
     text = render_comparison(compare_dumps([read_perf_dump(path) for path in paths]))
     assert table_line(text, "Metric") == "| Metric | Baseline (ms) | x/perf.json (ms) | y/perf.json (ms) |"
     assert table_line(text, "Worker E2E").count("latency") == 2
-    assert "**−10.00 % latency (1.111× faster)** x/perf.json" in text
-    assert "**+10.00 % latency (0.909×, slower)** y/perf.json" in text
+    assert "x/perf.json: Worker E2E 1000.00 → 900.00 ms, −10.00 % latency (1.111× faster)." in text
+    assert "y/perf.json: Worker E2E 1000.00 → 1100.00 ms, +10.00 % latency (0.909×, slower)." in text
 
 
 def test_a_dump_against_itself_is_said_so(tmp_path: Path) -> None:

@@ -236,7 +236,7 @@ def test_changed_file_is_found(tmp_path: Path, name: str) -> None:
 
 def test_numbers_are_strict_json(tmp_path: Path) -> None:
     numbers = json.loads(written(longlive(tmp_path))["report.json"], parse_constant=pytest.fail)
-    assert ("fuseproof.report/1", 0) == (numbers["schema"], numbers["exit_code"])
+    assert ("fuseproof.report/2", 0) == (numbers["schema"], numbers["exit_code"])
     assert 0.05835 == pytest.approx(numbers["cells"][0]["verdict"]["comparison"]["reduction"], abs=2e-5)
 
 

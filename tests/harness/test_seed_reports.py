@@ -184,6 +184,7 @@ class PublishedQuality:
     mismatch = None
     degenerate: tuple[str, ...] = ()
     lossy: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
     differing = "published as different"
     ssim_unavailable = None
     psnr_is_infinite = False

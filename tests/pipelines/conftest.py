@@ -38,3 +38,19 @@ def tiny_ernie_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(CACHE_VARIABLE, str(tmp_path_factory.mktemp("ernie-cache")))
         return resolve_model("embedded:ernie-image", None).folder
+
+
+@pytest.fixture(scope="session")
+def tiny_wan22_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of ``embedded:wan2.2-ti2v-5b``. Read only: copy it before changing it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CACHE_VARIABLE, str(tmp_path_factory.mktemp("wan22-cache")))
+        return resolve_model("embedded:wan2.2-ti2v-5b", None).folder
+
+
+@pytest.fixture(scope="session")
+def tiny_wan21_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of ``embedded:wan2.1-t2v-1.3b``. Read only: copy it before changing it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CACHE_VARIABLE, str(tmp_path_factory.mktemp("wan21-cache")))
+        return resolve_model("embedded:wan2.1-t2v-1.3b", None).folder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 SHORT_PROMPT_TOKENS = 96
-"""More than any prompt of a test that is not meant to be cut: the small tokenizers make a token of nearly every byte."""
+"""More than any prompt here that is not meant to be cut: the small tokenizers make a token of nearly every byte."""
 
 
 def with_short_prompts(pipe: Any) -> Any:

@@ -226,7 +226,7 @@ def test_a_local_folder_is_taken_as_it_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["", "./no/such/folder", "/no/such/folder", "a b", "https://example.org/x", "x:y"])
 def test_a_path_that_is_nothing_is_one_sentence(path: str) -> None:
-    with pytest.raises(FuseproofError, match="is neither an existing folder") as caught:
+    with pytest.raises(UsageError, match="is neither an existing folder") as caught:
         resolve_model(path, None)
     assert repr(path) in caught.value.message
 

@@ -24,6 +24,7 @@ from fuseproof.pipelines.families import (
         (["longcat-image"], "LongCatImagePipeline"),
         (["longcat-image-edit", "longcat-image-edit-turbo"], "LongCatImageEditPipeline"),
         (["ernie-image", "ernie-image-turbo"], "ErnieImagePipeline"),
+        (["wan2.2-ti2v-5b", "wan2.1-t2v-1.3b"], "WanPipeline"),
     ],
 )
 def test_a_family_is_recognised_by_its_pipeline_class_and_the_first_is_meant(expected: list[str], name: str) -> None:
@@ -41,6 +42,9 @@ def test_a_family_is_recognised_by_its_pipeline_class_and_the_first_is_meant(exp
         ("ernie-image", "baidu/ERNIE-Image"),
         ("ernie-image-turbo", "baidu/ERNIE-Image-Turbo"),
         ("ernie-image-turbo", "ERNIE-Image-Turbo"),
+        ("wan2.2-ti2v-5b", "Wan-AI/Wan2.2-TI2V-5B-Diffusers"),
+        ("wan2.1-t2v-1.3b", "Wan2.1-T2V-1.3B-Diffusers"),
+        (None, "Wan-AI/Wan2.1-T2V-14B-Diffusers"),
         (None, "LongCat"),
         (None, ""),
         (None, "someone/LongCat-Image-Edit"),

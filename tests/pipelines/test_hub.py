@@ -85,11 +85,34 @@ def test_a_failed_download_is_one_sentence_without_token(
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", raising(error))
     with pytest.raises(FuseproofError, match=expected) as caught:
         resolve_model(REPOSITORY, "v9")
-    assert caught.value.exit_code == 1
+    assert (2 if isinstance(error, errors.RepositoryNotFoundError) and "gated" not in expected else 1) == (
+        caught.value.exit_code
+    )
     assert REPOSITORY in caught.value.message
     assert next_step in str(caught.value.next_step)
     assert SECRET not in f"{caught.value.message}{caught.value.next_step}"
     assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("code", "next_step", "error", "repository"),
+    [
+        (2, "Did you mean baidu/ERNIE-Image? For", http(errors.RepositoryNotFoundError, 404), "baidu/ERNIE-Imag"),
+        (2, "Check the name. For", http(errors.RepositoryNotFoundError, 404), "someone/else"),
+        (2, "Did you mean baidu/ERNIE-Image? If not, c", errors.LocalEntryNotFoundError(SECRET), "baidu/ernie-image"),
+        (1, "Connect", errors.LocalEntryNotFoundError(SECRET), "baidu/ERNIE-Image"),
+        (1, "Connect", errors.LocalEntryNotFoundError(SECRET), "someone/else"),
+    ],
+    ids=["misspelt", "unknown", "misspelt-offline", "right-offline", "unknown-offline"],
+)
+def test_a_misspelt_id_is_told_from_a_hub_that_cannot_be_reached(
+    code: int, next_step: str, error: Exception, repository: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", raising(error))
+    with pytest.raises(FuseproofError) as caught:
+        resolve_model(repository, None)
+    assert code == caught.value.exit_code
+    assert str(caught.value.next_step).startswith(next_step)
 
 
 class FakeHub:

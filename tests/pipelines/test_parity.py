@@ -127,8 +127,9 @@ def test_the_work_counters_count_forwards_and_tokens(pipes):
     assert {"transformer_calls": 6, "transformer_tokens": 6 * tokens} == result.work
 
 
-def test_requests_in_one_session_do_not_influence_each_other(pipes):
+def test_requests_in_one_session_do_not_influence_each_other(pipes, monkeypatch):
     pipe = pipes[torch.float32]
+    monkeypatch.setattr(pipe, "tokenizer_max_length", SHORT_PROMPT_TOKENS)
     alone, _ = run(pipe, SessionSettings(), replace(BASE, prompt="a blue car"), torch.float32)
     with Session(pipe, SessionSettings(), CPU, torch.float32, SILENT) as session:
         session.warm_up(BASE, steps=1)

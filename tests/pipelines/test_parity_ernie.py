@@ -160,6 +160,12 @@ def test_an_enhanced_text_repeats_by_its_seed_and_leaves_the_callers_generator_a
     assert torch.equal(state, torch.random.get_rng_state())
 
 
+def test_the_small_enhancer_writes_another_text_for_another_prompt(pipe: Any) -> None:
+    prompts = ("a red panda", "a blue whale", "a cat on a mat", "a red pandb")
+    short = replace(BASE, width=16, height=16, num_inference_steps=1, use_pe=True, guidance_scale=1.0)
+    assert 4 == len({run(pipe, "native", replace(short, prompt=prompt)).rewritten_prompt for prompt in prompts})
+
+
 @pytest.mark.parametrize("backend", ["native", "diffusers"])
 def test_a_fixed_prompt_draws_what_the_enhancer_wrote(pipe: Any, backend: str) -> None:
     enhanced = run(pipe, "native", replace(BASE, use_pe=True))

@@ -8,9 +8,11 @@ import pytest
 
 from fuseproof.errors import UsageError
 from fuseproof.pipelines.checkpoints import check_checkpoint
-from fuseproof.pipelines.families import LONGCAT_IMAGE
-from fuseproof.pipelines.requests import GenerationRequest, nearest_sizes, quality_named, validate_request
+from fuseproof.pipelines.families import FAMILIES, LONGCAT_IMAGE, Family
+from fuseproof.pipelines.picture_sizes import nearest_canvas, nearest_sizes
+from fuseproof.pipelines.requests import GenerationRequest, quality_named, validate_request
 from tests.pipelines.fake_checkpoints import write_fake_checkpoint
+from tests.pipelines.input_pictures import as_input, encoded, picture
 
 GOOD = GenerationRequest(
     prompt="a red panda",
@@ -59,13 +61,19 @@ def test_a_request_that_can_be_carried_out_passes(changes: dict[str, Any]) -> No
         pytest.param({"prompt": " \n\t"}, "is empty", id="blank-prompt"),
         pytest.param({"prompt": "a\udcff"}, "character 2 cannot be encoded as UTF-8", id="prompt-not-utf8"),
         pytest.param({"negative_prompt": "\udcff"}, "The negative prompt is not valid text", id="negative-not-utf8"),
-        pytest.param({"height": 427}, "height 427.*multiple of 16.*nearest are 416 and 432", id="height-427"),
+        pytest.param({"height": 427}, "height 427 .*nearest are 416 and 432.*multiple of 16", id="height-427"),
         pytest.param({"width": 250}, "width 250.*nearest are 240 and 256", id="width-250"),
         pytest.param({"width": 0}, "width 0.*nearest is 16", id="width-0"),
         pytest.param({"width": 8}, "width 8.*nearest is 16", id="width-8"),
         pytest.param({"height": -16}, "height -16.*nearest is 16", id="height-negative"),
         pytest.param({"height": 4112}, "height 4112.*nearest is 4096", id="height-too-large"),
         pytest.param({"width": 4096, "height": 4096}, "4096x4096.*16,777,216 pixels.*4,194,304", id="too-many-pixels"),
+        pytest.param({"width": 8192, "height": 9}, "width 8192 .*is 4096. and height 9 .*is 16.:", id="both-sides"),
+        pytest.param(
+            {"negative_prompt": "ugly", "guidance_scale": 1.0}, "--negative-prompt.*scale 1: .*off", id="unguided"
+        ),
+        pytest.param({"cfg_renorm_min": 0.2, "guidance_scale": 0.5}, "renorm-min.*scale 0.5: ", id="min-unguided"),
+        pytest.param({"cfg_renorm_min": 0.2, "enable_cfg_renorm": False}, "-min 0.2 .*n is off", id="min-alone"),
         pytest.param({"num_inference_steps": 0}, "^0 inference steps.*1 to 1000", id="steps-0"),
         pytest.param({"num_inference_steps": -3}, "^-3 inference steps", id="steps-negative"),
         pytest.param({"num_inference_steps": 1001}, "^1001 inference steps", id="steps-too-many"),
@@ -93,6 +101,39 @@ def test_a_request_that_cannot_be_carried_out_is_refused(changes: dict[str, Any]
 )
 def test_nearest_sizes(expected: tuple[int, ...], side: int) -> None:
     assert expected == nearest_sizes(side, LONGCAT_IMAGE)
+
+
+@pytest.mark.parametrize(
+    ("expected", "size"),
+    [
+        ((256, 256), (256, 256)),
+        ((96, 256), (100, 264)),
+        ((2048, 2048), (8192, 8192)),
+        ((2064, 2016), (4096, 4000)),
+        ((4096, 1024), (5000, 1024)),
+        ((1024, 4096), (1030, 8000)),
+        ((16, 16), (-5, 0)),
+    ],
+)
+def test_the_nearest_canvas_is_one_that_can_be_made(expected: tuple[int, int], size: tuple[int, int]) -> None:
+    assert expected == nearest_canvas(*size, LONGCAT_IMAGE)
+    validate_request(dataclasses.replace(GOOD, width=expected[0], height=expected[1]), LONGCAT_IMAGE)
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_a_negative_prompt_without_guidance_is_refused_for_every_family(family: Family) -> None:
+    image = as_input(encoded(picture())) if family.takes_image else None
+    asked = {
+        "image": image,
+        "enable_cfg_renorm": family.renormalises_guidance,
+        "num_frames": family.default_frames,
+    }
+    request = dataclasses.replace(GOOD, guidance_scale=1.0, negative_prompt="ugly", **asked)
+    with pytest.raises(UsageError, match="--negative-prompt has no effect at guidance scale 1") as caught:
+        validate_request(request, family)
+    assert "Leave --negative-prompt out, or give a --guidance-scale above 1." == caught.value.next_step
+    assert (family.default_guidance_scale == 1.0) == (f"the default of {family.title}" in caught.value.message)
+    validate_request(dataclasses.replace(request, guidance_scale=1.01), family)
 
 
 def test_exact_is_an_alias_of_lossless() -> None:

@@ -106,3 +106,5 @@ def test_sites_of_ones_own_run_in_a_session_and_wrong_ones_change_nothing(opened
     assert ("fused", "rejected", "declined") == tuple(
         report[name]["state"] for name in ("exact", "wrong", "packed_blocks")
     )
+    (said,) = [text for text in session.warnings if "declined for the whole run" in text]
+    assert "packed_blocks" in said and "transformer_blocks.0.norm2 has a fast path of your own" in said

@@ -20,6 +20,7 @@ class Numbers:
     mismatch: str | None = None
     degenerate: tuple[str, ...] = ()
     lossy: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
     differing: str = "5 of 10 values differ"
     ssim: float | None = 0.99
     ssim_unavailable: str | None = None

@@ -123,6 +123,9 @@ def test_minimum_effect_forms(text: Any, fraction: float) -> None:
         pytest.param(with_value("cells.0.name", "a/b"), "cells.0.name", id="cell-name-is-a-path"),
         pytest.param(MINIMAL | {"cells": [{"name": "x"}, {"name": "x"}]}, "two cells", id="cell-twice"),
         pytest.param(with_value("cells.0.contract", "nearly"), "nearly", id="unknown-contract"),
+        pytest.param(
+            with_value("cells.0.contract", "ssim>0.9"), '"close:ssim>=0.95,psnr>=28"', id="contract-without-an-example"
+        ),
         pytest.param(with_value("cells.0.flags", "--prompt 'a"), "no closing quotation", id="open-quote"),
         pytest.param(with_value("arms.baseline.flags", "--output-path=x"), "--output-path", id="slot-flag"),
         pytest.param(with_value("cells.0.flags", "--perf-dump-path x"), "--perf-dump-path", id="slot-flag-in-cell"),
@@ -137,6 +140,12 @@ def test_bad_plans_name_source_and_key(values: dict[str, Any], named: str) -> No
     assert caught.value.message.startswith("plan file x.toml: ")
     assert named in caught.value.message
     assert "\n" not in caught.value.message
+
+
+def test_a_misspelt_plan_is_told_the_name() -> None:
+    with pytest.raises(UsageError) as caught:
+        load_plan("ernie-image-trubo")
+    assert str(caught.value.next_step).startswith("did you mean 'ernie-image-turbo'? Otherwise name")
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,8 @@ from fuseproof.fastpaths.sites.ernie_image import soundness
 COMPONENT = "transformer"
 CLASS_NAME = "ErnieImageTransformer2DModel"
 HOISTING_SITES = ("text_projection", "rotary_angles")
-INNER_SITES = ("packed_projections", "attention_bias", "image_rows")
-"""Rewrites of matrix products and of the attention's call inside the blocks' rewrite, each behind a gate of its own."""
+PRODUCT_SITES = ("packed_projections", "image_rows")
+"""Rewrites of matrix products inside the blocks' rewrite, each behind a gate of its own."""
 KERNELS_OF_SITE = {
     "rmsnorm_modulate": ("rmsnorm_modulate",),
     "gated_residual": ("gated_residual", "gated_residual_rmsnorm_modulate"),
@@ -39,10 +39,13 @@ KERNELS_OF_SITE = {
 APPROXIMATE_SITES = {"unmasked_attention": "extra-high", "fp8_linear": "high"}
 HELPER_KERNELS = {"fp8_linear": ("row_quantize",)}
 """Kernels beside the matrix products of sites that are not exact; each is exact by its own reference."""
-SITES = (*HOISTING_SITES, "stream_blocks", *INNER_SITES, *KERNELS_OF_SITE, *APPROXIMATE_SITES)
+SITES = (*HOISTING_SITES, "stream_blocks", *PRODUCT_SITES, *KERNELS_OF_SITE, *APPROXIMATE_SITES)
 QUALITY_OF_SITE = {**dict.fromkeys(SITES, "lossless"), **APPROXIMATE_SITES}
 REQUIRES = {site: "stream_blocks" for site in SITES if site != "stream_blocks"}
 """Everything works between the rewritten blocks' matrices: asking for one asks for the rewrite too."""
+READ_BY = {"rotary_angles": "stream_blocks"}
+"""The rewritten blocks read held cosines and sines, the eager block takes its own from the angles: other bits of the
+one may show in the other, although it is not called inside it."""
 LARGEST_ERROR_OF_SITE = {"unmasked_attention": 0.05, "fp8_linear": 0.3}
 """Relative error of what a block adds to its stream, beyond which it is not the same computation."""
 TAKEN_OVER_BY = {"unmasked_attention": ("fp8_linear",), "packed_projections": ("fp8_linear",)}

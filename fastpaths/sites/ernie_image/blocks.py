@@ -35,8 +35,8 @@ from typing import Any
 import torch
 
 from fuseproof.fastpaths.operations import GatedOperation
+from fuseproof.fastpaths.sites.attention import attend
 from fuseproof.fastpaths.sites.ernie_image.linears import Linears
-from fuseproof.fastpaths.sites.ernie_image.masked_attention import MaskedAttention
 
 ATTENTION_READS_VIEWS = True
 """Query, key and value go to the attention as views of their packed projection; False: as tensors of their own, should
@@ -45,7 +45,7 @@ a library choose another kernel for views."""
 
 @dataclass(frozen=True)
 class Operations:
-    """The work between a forward's matrices, each behind its gate (or its reference alone, where the site is off)."""
+    """The pointwise work of a forward, each behind its gate (or its reference alone, where the site is off)."""
 
     rmsnorm_modulate: GatedOperation
     gated_residual: GatedOperation
@@ -53,7 +53,6 @@ class Operations:
     qk_norm_rotate_half: GatedOperation
     geglu: GatedOperation
     layernorm_modulate: GatedOperation
-    attention: MaskedAttention
 
 
 @dataclass(frozen=True)
@@ -73,9 +72,8 @@ class Stream:
     """All rows of all samples between two blocks.
 
     ``hidden`` [S, B, D]; ``cos`` and ``sin`` [B, S, head_dim]; ``mask`` [B, 1, 1, S], ``is_mask_full`` says that it is
-    known to be all true, ``bias`` is its additive form, where there is one; ``normed`` [B, S, D], in memory like the
-    stream's, is what the next block's projections read, where the last block already took it. ``spare`` is such memory
-    that nothing reads any more.
+    known to be all true; ``normed`` [B, S, D], in memory like the stream's, is what the next block's projections read,
+    where the last block already took it. ``spare`` is such memory that nothing reads any more.
     """
 
     hidden: torch.Tensor
@@ -83,7 +81,6 @@ class Stream:
     sin: torch.Tensor
     mask: torch.Tensor
     is_mask_full: bool
-    bias: torch.Tensor | None
     numerics: Hashable
     normed: torch.Tensor | None = None
     spare: torch.Tensor | None = None
@@ -168,8 +165,7 @@ class Block:
         )  # fmt: skip
         value = value if ATTENTION_READS_VIEWS else value.contiguous()
         mask = None if self._skips_full_mask and stream.is_mask_full else stream.mask
-        attended = self._operations.attention(attention, query, key, value, mask, stream.bias, stream.numerics)
-        return self._matrices.out(attended)
+        return self._matrices.out(attend(attention, query, key, value, mask))
 
 
 def samples_of(rows: torch.Tensor) -> torch.Tensor:

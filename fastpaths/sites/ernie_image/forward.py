@@ -38,6 +38,7 @@ from fuseproof.fastpaths.sites.ernie_image.blocks import Modulation, Operations,
 from fuseproof.fastpaths.sites.ernie_image.forms import Forms
 from fuseproof.fastpaths.sites.ernie_image.request_tensors import Positions, RequestTensors
 from fuseproof.fastpaths.sites.forms import run_approximate
+from fuseproof.fastpaths.sites.whole_forward import run_whole
 
 Size = tuple[int, int]
 
@@ -85,6 +86,7 @@ class RewrittenForward:
         self.core: Callable[..., torch.Tensor] = self.run_core
         self._transformer = transformer
         self._operations = operations
+        self._gates = gates
         self._block_gate = gates["stream_blocks"]
         self._rows_gate = gates.get("image_rows")
         self._request = RequestTensors(transformer, gates, held)
@@ -106,9 +108,23 @@ class RewrittenForward:
         if reason is not None:
             return self._block_gate.decline(reason, eager)
         self.forms.in_force().linears.refresh()
-        inputs = self.prepare(arguments.hidden_states, arguments.timestep, arguments.text_bth, arguments.text_lens)
-        output = self.core(*inputs)
+        output = self._rewritten(arguments)
         return ErnieImageTransformer2DModelOutput(sample=output) if arguments.return_dict else (output,)
+
+    def _rewritten(self, arguments: CallArguments) -> torch.Tensor:
+        tensors = arguments.hidden_states, arguments.timestep, arguments.text_bth, arguments.text_lens
+
+        def core() -> torch.Tensor:
+            return self.core(*self.prepare(*tensors))
+
+        def eager() -> torch.Tensor:
+            sample: torch.Tensor = self._eager(*tensors, return_dict=False)[0]
+            return sample
+
+        if self.forms.in_force().gate is not None:
+            return core()
+        key = (*map(signature, tensors), numerics_of(arguments.hidden_states.device))
+        return run_whole("stream_blocks", self._gates, key, core, eager)
 
     def graph_state(self) -> Hashable:
         """What a captured graph of ``core`` has baked in besides its inputs."""
@@ -145,11 +161,8 @@ class RewrittenForward:
         """
         height, width = self._size(latents)
         rows = height * width
-        hidden = context.new_empty(rows + context.shape[1], *context.shape[::2])
-        hidden[:rows].copy_(self._transformer.x_embedder(latents).transpose(0, 1))
-        hidden[rows:].copy_(context.transpose(0, 1))
-        bias = self._operations.attention.bias(mask, hidden.dtype)
-        stream = Stream(hidden, cos, sin, mask, is_mask_full, bias, numerics_of(latents.device))
+        hidden = torch.cat([self._transformer.x_embedder(latents).transpose(0, 1), context.transpose(0, 1)])
+        stream = Stream(hidden, cos, sin, mask, is_mask_full, numerics_of(latents.device))
         positions = Positions(angles, cos, sin, mask)
         for index in range(len(self._transformer.layers)):
             self._advance(stream, index, modulation, positions)
@@ -234,6 +247,9 @@ class RewrittenForward:
             return "gradients are recorded; call the pipeline under torch.no_grad()"
         if torch.is_autocast_enabled(latents.device.type):
             return "autocast is on"
+        side = self._transformer.patch_size
+        if latents.shape[2] % side or latents.shape[3] % side:
+            return f"latents are {latents.shape[2]} x {latents.shape[3]}, which patches of {side} do not divide"
         weight = next(self._transformer.parameters())
         for name in ("hidden_states", "text_bth"):
             value = getattr(arguments, name)

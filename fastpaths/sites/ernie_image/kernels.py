@@ -16,7 +16,6 @@ from fuseproof.fastpaths.kernels import (
 )
 from fuseproof.fastpaths.operations import GatedOperation
 from fuseproof.fastpaths.sites.ernie_image.blocks import Operations
-from fuseproof.fastpaths.sites.ernie_image.masked_attention import MaskedAttention
 
 
 def gated_operations(gates: Mapping[str, Gate]) -> Operations:
@@ -34,5 +33,4 @@ def gated_operations(gates: Mapping[str, Gate]) -> Operations:
         qk_norm_rotate_half=gated("qk_norm_rotate_half", "qk_norm_rotate_half", qk_norm_rotate_half),
         geglu=gated("geglu", "geglu", geglu),
         layernorm_modulate=gated("layernorm_modulate", "layernorm_modulate", layernorm_modulate),
-        attention=MaskedAttention(gates.get("attention_bias")),
     )

@@ -105,7 +105,7 @@ class RequestTensors:
 def _position_ids(text_lens: torch.Tensor, text_rows: int, size: tuple[int, int]) -> torch.Tensor:
     """[B, S, 3] fp32: a picture's rows hold the prompt's length, their row and column; text rows count up."""
     batch, (height, width), device = text_lens.shape[0], size, text_lens.device
-    ids = torch.zeros(batch, height * width + text_rows, 3, device=device)
+    ids = torch.zeros(batch, height * width + text_rows, 3, dtype=torch.float32, device=device)
     image, text = ids[:, : height * width], ids[:, height * width :]
     image[..., 0] = text_lens.float().view(batch, 1)
     rows, columns = (torch.arange(length, device=device, dtype=torch.float32) for length in size)

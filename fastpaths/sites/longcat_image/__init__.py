@@ -43,6 +43,9 @@ SITES = (*HOISTING_SITES, "packed_blocks", *KERNELS_OF_SITE, *LOOP_OPERATIONS, *
 QUALITY_OF_SITE = {**dict.fromkeys(SITES, "lossless"), **APPROXIMATE_SITES}
 REQUIRES = dict.fromkeys((*KERNELS_OF_SITE, *APPROXIMATE_SITES), "packed_blocks")
 """The kernels work between the rewritten blocks' matrices: asking for one asks for the rewrite too."""
+READ_BY = {"modulation": "packed_blocks"}
+"""A table that the rewritten blocks read, and whose product the eager block computes by itself: other bits of the one
+show in the other, although it is not called inside it."""
 LARGEST_ERROR_OF_SITE = {"linear_gelu": 0.05, "fp8_linear": 0.3}
 """Relative error of what a block adds to its stream, beyond which it is not the same computation. Roundings that move
 cost some tenths of a percent, e4m3 operands about a tenth; a matrix in the wrong layout costs more than the whole."""
@@ -59,11 +62,14 @@ def site_reasons(transformer: Any) -> dict[str, str]:
     """Sites that decline on this transformer although the family does not, and why: the device first."""
     kernel = _kernel_reason(transformer)
     kernels = dict.fromkeys((*KERNELS_OF_SITE, *LOOP_OPERATIONS), kernel) if kernel is not None else {}
-    blocked = triton_missing_reason() or _rewrite_reason(transformer)
+    missing = triton_missing_reason()
+    blocked = missing or _rewrite_reason(transformer)
     held = hoists.site_reasons(transformer)
+    if missing is not None:
+        held |= dict.fromkeys(LOOP_OPERATIONS, missing)
     if blocked is None:
         return held | kernels | _approximate_reasons(transformer)
-    reasons = held | dict.fromkeys(("packed_blocks", *KERNELS_OF_SITE, *LOOP_OPERATIONS, *APPROXIMATE_SITES), blocked)
+    reasons = held | dict.fromkeys(("packed_blocks", *KERNELS_OF_SITE, *APPROXIMATE_SITES), blocked)
     return reasons | kernels | _approximate_device_reasons(transformer)
 
 

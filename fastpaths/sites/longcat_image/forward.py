@@ -28,6 +28,7 @@ from fuseproof.fastpaths.sites.longcat_image.forms import Form, Forms
 from fuseproof.fastpaths.sites.longcat_image.hoists import CallArguments, CurrentCall, arguments_of
 from fuseproof.fastpaths.sites.longcat_image.modulation import Modulations, ModulationTable
 from fuseproof.fastpaths.sites.packing import is_aligned, linear_into
+from fuseproof.fastpaths.sites.whole_forward import run_whole
 
 
 class RewrittenForward:
@@ -46,6 +47,7 @@ class RewrittenForward:
         self.core: Callable[..., torch.Tensor] = self.run_core
         self._transformer = transformer
         self._operations = operations
+        self._gates = gates
         self._block_gate = gates["packed_blocks"]
         self._modulation_gate = gates.get("modulation")
         self._held = held
@@ -73,15 +75,29 @@ class RewrittenForward:
             if reason is not None:
                 return self._block_gate.decline(reason, eager)
             self.forms.in_force().linears.refresh()
-            inputs = self.prepare(
-                arguments.hidden_states,
-                arguments.encoder_hidden_states,
-                arguments.timestep,
-                arguments.img_ids,
-                arguments.txt_ids,
-            )
-            output = self.core(*inputs)
+            output = self._rewritten(arguments)
         return Transformer2DModelOutput(sample=output) if arguments.return_dict else (output,)
+
+    def _rewritten(self, arguments: CallArguments) -> torch.Tensor:
+        tensors = (
+            arguments.hidden_states,
+            arguments.encoder_hidden_states,
+            arguments.timestep,
+            arguments.img_ids,
+            arguments.txt_ids,
+        )
+
+        def core() -> torch.Tensor:
+            return self.core(*self.prepare(*tensors))
+
+        def eager() -> torch.Tensor:
+            sample: torch.Tensor = self._eager(*tensors, return_dict=False)[0]
+            return sample
+
+        if self.forms.in_force().gate is not None:
+            return core()
+        key = (*map(signature, tensors), self._call.numerics)
+        return run_whole("packed_blocks", self._gates, key, core, eager)
 
     def graph_state(self) -> Hashable:
         """What a captured graph of ``core`` has baked in besides its inputs."""
@@ -117,15 +133,8 @@ class RewrittenForward:
     ) -> torch.Tensor:
         """Velocity [B, N, channels] from latents [B, N, channels] and what :meth:`prepare` computed."""
         model, modulations, plain = self._transformer, self._table.cut(table), soundness.plain(self._transformer)
-        batch, rows, width = context.shape
-        hidden = context.new_empty(batch, rows + latents.shape[1], width)
-        hidden[:, :rows].copy_(context)
-        place = hidden[:, rows:]
-        if "x_embedder" in plain and batch == 1 and is_aligned(place):
-            linear_into(model.x_embedder.weight, model.x_embedder.bias, latents, place)
-        else:
-            place.copy_(model.x_embedder(latents))
-        stream = Stream(hidden, rows, cos, sin)
+        rows = context.shape[1]
+        stream = Stream(self._joined(context, latents), rows, cos, sin)
         for index in range(self._number_of_blocks):
             self._advance(stream, index, modulations, temb)
         if "norm_out" in plain:
@@ -135,6 +144,20 @@ class RewrittenForward:
         normed = normed.contiguous()
         output: torch.Tensor = model.proj_out(normed if is_aligned(normed) else normed.clone())
         return output
+
+    def _joined(self, context: torch.Tensor, latents: torch.Tensor) -> torch.Tensor:
+        """Rows of text, then of the embedded picture: [B, T + N, D]."""
+        model, (batch, rows, width) = self._transformer, context.shape
+        if "x_embedder" not in soundness.plain(model) or batch > 1:
+            return torch.cat([context, model.x_embedder(latents)], dim=1)
+        hidden = context.new_empty(batch, rows + latents.shape[1], width)
+        hidden[:, :rows].copy_(context)
+        place = hidden[:, rows:]
+        if is_aligned(place):
+            linear_into(model.x_embedder.weight, model.x_embedder.bias, latents, place)
+        else:
+            place.copy_(model.x_embedder(latents))
+        return hidden
 
     def _advance(self, stream: Stream, index: int, modulations: Modulations, temb: torch.Tensor) -> None:
         """Run block ``index`` in the form that is in force: exact, or approximate behind a gate of its own."""

@@ -9,11 +9,11 @@ from fuseproof.fastpaths.graph_values import describe
 from fuseproof.fastpaths.kernels import row_quantize
 from fuseproof.fastpaths.matmuls import fp8_linear
 from fuseproof.fastpaths.sites import ernie_image
-from fuseproof.fastpaths.sites.ernie_image import masked_attention
+from fuseproof.fastpaths.sites.ernie_image import blocks
 from fuseproof.fastpaths.tracing import trace, without_offsets
 from tests.fastpaths.small_ernie import TEXT, forwards, prompt, small_pipe, step
 
-eager_attend = masked_attention.attend
+eager_attend = blocks.attend
 FULL, RAGGED = torch.tensor([TEXT, TEXT]), torch.tensor([3, TEXT])
 
 
@@ -40,7 +40,7 @@ def masks(monkeypatch):
         attended = eager_attend(*args)
         return attended if args[4] is not None else attended * (1 + 2**-7)
 
-    monkeypatch.setattr(masked_attention, "attend", attend)
+    monkeypatch.setattr(blocks, "attend", attend)
     return seen
 
 
@@ -75,9 +75,7 @@ def test_prompts_of_different_lengths_keep_their_mask_and_their_bits(pipe, masks
 
 def test_a_form_too_far_from_the_exact_one_is_rejected(pipe, monkeypatch):
     eager = forwards(pipe, 2, batch=2, text_lens=FULL)
-    monkeypatch.setattr(
-        masked_attention, "attend", lambda *args: eager_attend(*args) * (1.0 if args[4] is not None else 3.0)
-    )
+    monkeypatch.setattr(blocks, "attend", lambda *args: eager_attend(*args) * (1.0 if args[4] is not None else 3.0))
     with mount(pipe, quality="extra-high") as mounted:
         assert all(map(torch.equal, eager, forwards(pipe, 2, batch=2, text_lens=FULL)))
     assert "too far from the exact form" in site(mounted, "unmasked_attention")["reason"]

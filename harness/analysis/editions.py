@@ -1,0 +1,44 @@
+"""Which edition of the report a folder holds, so that one rendered earlier can still be rendered word for word.
+
+An edition only adds lines: what decides a word, an exit code or the truth of a sentence is the same in all of them.
+``fuseproof report`` renders the newest one, ``fuseproof verify`` the one that ``report.json`` names by its ``schema``.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from fuseproof.harness.statistics.reasons import Reason
+
+UNCOUNTED_LEAD = 0
+"""That the lead of many cells shows only some of them stood in a line of its own, behind those."""
+COUNTED_LEAD = 1
+WARM_UP_AND_FIGURES = 2
+"""A contract that is not met leads; the warm-up is a timer; what lies outside the timers is told; figures are named."""
+EDITION = WARM_UP_AND_FIGURES
+
+_EARLIER_CODES = {"MEANS_DISAGREE": "MEAN_MEDIAN_DISAGREE"}
+_SCHEMA = "fuseproof.report/"
+_SCHEMAS = {UNCOUNTED_LEAD: f"{_SCHEMA}1", COUNTED_LEAD: f"{_SCHEMA}1", WARM_UP_AND_FIGURES: f"{_SCHEMA}2"}
+
+
+def schema_of(edition: int) -> str:
+    """The ``schema`` of a ``report.json``: editions that differ in words alone share one."""
+    return _SCHEMAS[edition]
+
+
+def with_earlier_code(reason: Reason) -> Reason:
+    """The reason under the code that it had before :data:`WARM_UP_AND_FIGURES`."""
+    return replace(reason, code=_EARLIER_CODES.get(reason.code, reason.code))
+
+
+def stored_editions(report_json: Path) -> tuple[int, ...]:
+    """The editions that the folder's report may be of, newest first; today's where it cannot be read."""
+    try:
+        stored = json.loads(report_json.read_bytes().decode("utf-8", "surrogateescape"))
+    except (OSError, ValueError, RecursionError):
+        return (EDITION,)
+    schema = stored.get("schema") if isinstance(stored, dict) else None
+    return tuple(edition for edition in reversed(_SCHEMAS) if _SCHEMAS[edition] == schema) or (EDITION,)

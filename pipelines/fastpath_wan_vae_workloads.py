@@ -1,0 +1,51 @@
+"""What the Wan VAE's kernels meet: the widest frames of one decode, and the same calls on a few elements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fuseproof.fastpaths.call_layouts import layout_of
+from fuseproof.fastpaths.tracing import SiteCall
+
+META = torch.device("meta")
+CLASS_NAME = "AutoencoderKLWan"
+NORMS, BLOCKS, UPSAMPLING = "wan_vae_norms", "wan_vae_blocks", "wan_vae_upsampling"
+FRAMES_OF_A_CHUNK = 4
+
+
+def wan_vae_calls(vae: Any, width: int, height: int) -> list[SiteCall]:
+    """The kernels at the last level of a decode of ``width`` x ``height`` pixels, where most of its time goes."""
+    patch = vae.config.patch_size or 1
+    channels = vae.config.decoder_base_dim or vae.config.base_dim
+    return _calls(channels, FRAMES_OF_A_CHUNK, height // patch, width // patch)
+
+
+def small_wan_vae_calls() -> list[SiteCall]:
+    """The same calls on a few elements."""
+    return _calls(4, 2, 3, 4)
+
+
+def _calls(channels: int, frames: int, height: int, width: int) -> list[SiteCall]:
+    """bf16 calls in each layout; norms get their denominators, since a CPU sums in another order."""
+    planes = torch.empty(1, channels, frames, height, width, dtype=torch.bfloat16, device=META)
+    turned = planes.contiguous(memory_format=torch.channels_last_3d)
+    denominator = torch.empty(1, 1, frames, height, width, device=META)
+    gamma = torch.empty(channels, 1, 1, 1, dtype=torch.bfloat16, device=META)
+    bias, scale = torch.empty(channels, dtype=torch.bfloat16, device=META), channels**0.5
+    calls: list[tuple[str, str, tuple[Any, ...]]] = []
+    for x in (planes, turned):
+        last = x is turned
+        cache = torch.empty_like(x[:, :, :2])
+        calls += [
+            (NORMS, "wan_norm_silu", (x, denominator, gamma, None, scale, True, False)),
+            (
+                BLOCKS,
+                "causal_conv_input",
+                (x, gamma, bias, cache, denominator, scale, True, 2, 1, 1, last, False, None),
+            ),
+            (BLOCKS, "duplicate_upsample_add", (x, bias, torch.empty_like(x), None, 1, 1, 0, last)),
+            (UPSAMPLING, "nearest_upsample", (x, bias, 2)),
+        ]
+    return [SiteCall(site, layout_of(kernel, arguments, {})) for site, kernel, arguments in calls]
