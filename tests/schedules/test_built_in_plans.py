@@ -77,9 +77,8 @@ def flags_of(text: str) -> dict[str, str]:
 
 
 def test_these_plans_come_with_fuseproof() -> None:
-    assert ["embedded", "ernie-image", "ernie-image-compile", "ernie-image-turbo", *LONGCAT, "sglang-pr"] == (
-        built_in_plans()
-    )
+    ernie = ["ernie-image", "ernie-image-compile", "ernie-image-turbo"]
+    assert ["embedded", *ernie, *LONGCAT, "sglang-pr", "wan2.2-ti2v-5b"] == built_in_plans()
 
 
 def test_help_names_them_all() -> None:
@@ -141,7 +140,18 @@ def test_the_plan_against_torch_compile_judges_no_closeness_and_runs_both_publis
         assert flags_of(eager.flags) == flags_of(cell.flags)
 
 
-@pytest.mark.parametrize("name", ["embedded", "ernie-image-compile", *THREE_MODES])
+def test_wans_clip_is_made_from_text_and_from_an_image() -> None:
+    plan = load_plan("wan2.2-ti2v-5b")
+    cells = {cell.name: flags_of(cell.flags) for cell in plan.cells}
+    assert {"t2v": None, "i2v": "{plan_dir}/assets/window-cat.jpg"} == {
+        name: flags.get("--image-path") for name, flags in cells.items()
+    }
+    for flags in cells.values():
+        assert ("832", "480", "61") == tuple(flags[name] for name in ("--width", "--height", "--num-frames"))
+    assert {"exact"} == {cell.contract for cell in plan.cells}
+
+
+@pytest.mark.parametrize("name", ["embedded", "ernie-image-compile", "wan2.2-ti2v-5b", *THREE_MODES])
 def test_a_plan_can_start(name: str) -> None:
     check_plan(load_plan(name))
 
