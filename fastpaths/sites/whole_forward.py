@@ -14,10 +14,11 @@ import torch
 
 from fuseproof.fastpaths.gates import Gate, GateMode
 
-Forward = Callable[[], torch.Tensor]
+Sample = Callable[[], torch.Tensor]
+DIFFERS = "the whole forward differs from eager's"
 
 
-def run_whole(site: str, gates: Mapping[str, Gate], key: Hashable, rewritten: Forward, eager: Forward) -> torch.Tensor:
+def run_whole(site: str, gates: Mapping[str, Gate], key: Hashable, rewritten: Sample, eager: Sample) -> torch.Tensor:
     """The result of ``rewritten``; eager's from the first call on whose result under ``key`` differed from it.
 
     ``site`` is that of the rewritten blocks, whose rejections show in the report. What the comparison runs is counted
@@ -25,13 +26,13 @@ def run_whole(site: str, gates: Mapping[str, Gate], key: Hashable, rewritten: Fo
     """
     gate, key = gates[site], ("whole forward", key)
     if key in gate.rejections:
-        return gate.decline("the whole forward differs from eager's", eager)
+        return gate.decline(DIFFERS, eager)
     output = rewritten()
     if gate.mode is GateMode.ENFORCE and not gate.is_decided(key):
         with _uncounted(gates):
             gate.decide(key, output, eager)
         if key in gate.rejections:
-            return gate.decline("the whole forward differs from eager's", eager)
+            return gate.decline(DIFFERS, eager)
     return output
 
 

@@ -23,9 +23,10 @@ from fuseproof.harness.media.clip_sides import (
     side_of,
 )
 from fuseproof.harness.media.clips import Clip
-from fuseproof.harness.media.comparison import Equality, check_data_range
+from fuseproof.harness.media.comparison import check_data_range
 from fuseproof.harness.media.metrics import Difference, Metric, fixed_data_range
 from fuseproof.harness.media.proof import proof_gaps, proof_losses, share_text
+from fuseproof.harness.media.similarities import Equality, Similarities
 
 USUAL_SSIM = 0.92
 USUAL_PSNR_DB = 24.0
@@ -34,7 +35,7 @@ MOST_NAMED_FRAMES = 8
 
 
 @dataclass(frozen=True)
-class ClipComparison:
+class ClipComparison(Similarities):
     """The result for one pair of videos; satisfies ``schedules.contracts.Measured``. Frames count from 1.
 
     ``ssim`` and ``psnr_db`` are those of the worst frame. ``unseen`` are differences that no frame shows: rate, sound.
@@ -54,34 +55,6 @@ class ClipComparison:
     worst_frame: int | None
     worst_difference: Difference | None
     warnings: tuple[str, ...]
-
-    @property
-    def identical(self) -> bool:
-        return self.equality != "different"
-
-    @property
-    def ssim(self) -> float | None:
-        return self.ssim_metric.value
-
-    @property
-    def ssim_unavailable(self) -> str | None:
-        return self.ssim_metric.unavailable
-
-    @property
-    def ssim_variant(self) -> str:
-        return self.ssim_metric.variant
-
-    @property
-    def psnr_db(self) -> float | None:
-        return self.psnr_metric.value
-
-    @property
-    def psnr_is_infinite(self) -> bool:
-        return self.psnr_metric.is_infinite
-
-    @property
-    def psnr_unavailable(self) -> str | None:
-        return self.psnr_metric.unavailable
 
     @property
     def changed_frames(self) -> tuple[int, ...]:

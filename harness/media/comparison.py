@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from fuseproof.harness.media.metrics import (
     ssim,
 )
 from fuseproof.harness.media.proof import distance_text, proof_gaps, proof_losses, share_text, span_warnings
+from fuseproof.harness.media.similarities import Equality, Similarities
 
 __all__ = [
     "MediaComparison",
@@ -47,8 +48,6 @@ __all__ = [
     "share_text",
     "write_png",
 ]
-
-Equality = Literal["file", "pixels", "different"]
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class MediaComparison:
+class MediaComparison(Similarities):
     """The result for one pair; satisfies ``schedules.contracts.Measured``.
 
     ``difference`` is None when the two mismatch. ``psnr_db`` is None when PSNR is infinite or unavailable, and
@@ -86,34 +85,6 @@ class MediaComparison:
     ssim_metric: Metric
     psnr_metric: Metric
     warnings: tuple[str, ...]
-
-    @property
-    def identical(self) -> bool:
-        return self.equality != "different"
-
-    @property
-    def ssim(self) -> float | None:
-        return self.ssim_metric.value
-
-    @property
-    def ssim_unavailable(self) -> str | None:
-        return self.ssim_metric.unavailable
-
-    @property
-    def ssim_variant(self) -> str:
-        return self.ssim_metric.variant
-
-    @property
-    def psnr_db(self) -> float | None:
-        return self.psnr_metric.value
-
-    @property
-    def psnr_is_infinite(self) -> bool:
-        return self.psnr_metric.is_infinite
-
-    @property
-    def psnr_unavailable(self) -> str | None:
-        return self.psnr_metric.unavailable
 
     @property
     def max_abs(self) -> float | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 from fuseproof.fastpaths.gates import Gate
@@ -51,7 +52,7 @@ def install(vae: Any, gates: Mapping[str, Gate]) -> Installation:
     """Put the chosen sites into ``vae``; the gates of declining sites are not among ``gates``."""
     from fuseproof.fastpaths.sites.autoencoder_kl import forwards
     from fuseproof.fastpaths.sites.autoencoder_kl.paths import Paths
-    from fuseproof.fastpaths.sites.autoencoder_kl.watched_coder import WatchedCoder
+    from fuseproof.fastpaths.sites.watched_coder import WatchedCoder
 
     makers: dict[str, Callable[[Paths, Any, Forward], Forward]] = {
         "coder": forwards.coder_forward,
@@ -64,7 +65,7 @@ def install(vae: Any, gates: Mapping[str, Gate]) -> Installation:
     installation = Installation()
     with taken_off_if_it_fails(installation):
         for name in modules.CODERS:
-            coder = WatchedCoder(name, getattr(vae, name))
+            coder = WatchedCoder(name, getattr(vae, name), _libraries())
             paths = Paths(gates, coder)
             for kind, _, module in modules.replaced_modules(name, getattr(vae, name)):
                 if kind in makers:
@@ -72,6 +73,15 @@ def install(vae: Any, gates: Mapping[str, Gate]) -> Installation:
                     installation.replacements.append(Replacement(module, make))
             coder.seal()
     return installation
+
+
+def _libraries() -> tuple[ModuleType, ...]:
+    """Where the functions live that diffusers' own forwards call by name, and the replacements do not."""
+    import torch.nn.functional as F
+    from diffusers.models import downsampling, resnet, upsampling
+    from diffusers.models.autoencoders import vae
+
+    return F, downsampling, resnet, upsampling, vae
 
 
 def _device_reason(vae: Any) -> str | None:

@@ -14,7 +14,7 @@ from fuseproof.fastpaths.kernels import channels_last_copy, conv_bias_residual, 
 from fuseproof.fastpaths.kernels.launching import device_reason
 from fuseproof.fastpaths.operations import GatedOperation, signature
 from fuseproof.fastpaths.sites.autoencoder_kl import modules
-from fuseproof.fastpaths.sites.autoencoder_kl.watched_coder import WatchedCoder
+from fuseproof.fastpaths.sites.watched_coder import WatchedCoder
 
 NORMS, CONVOLUTIONS = "vae_group_norm_silu", "vae_convolutions"
 Tensors = Callable[[], torch.Tensor]

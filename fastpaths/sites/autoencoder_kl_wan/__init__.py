@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 from fuseproof.fastpaths.gates import Gate
@@ -56,7 +57,7 @@ def install(vae: Any, gates: Mapping[str, Gate]) -> Installation:
     from fuseproof.fastpaths.sites.autoencoder_kl_wan import forwards
     from fuseproof.fastpaths.sites.autoencoder_kl_wan.held_weights import TurnedWeights
     from fuseproof.fastpaths.sites.autoencoder_kl_wan.paths import Paths
-    from fuseproof.fastpaths.sites.autoencoder_kl_wan.watched_coder import WatchedCoder
+    from fuseproof.fastpaths.sites.watched_coder import WatchedCoder
 
     weights = TurnedWeights()
     resetting: list[ResetAfter] = []
@@ -68,7 +69,7 @@ def install(vae: Any, gates: Mapping[str, Gate]) -> Installation:
     installation = Installation(held=[weights], undo=undo)
     with taken_off_if_it_fails(installation):
         for name in modules.CODERS:
-            coder = WatchedCoder(name, getattr(vae, name))
+            coder = WatchedCoder(name, getattr(vae, name), _libraries())
             paths = Paths(gates, coder, weights)
             for kind, _, module in modules.replaced_modules(name, getattr(vae, name)):
                 if kind in forwards.MAKERS and forwards.is_wanted(kind, module, gates):
@@ -77,6 +78,14 @@ def install(vae: Any, gates: Mapping[str, Gate]) -> Installation:
             coder.seal()
         resetting += [ResetAfter(vae, method, weights.clear) for method in modules.METHODS_OF_A_REQUEST]
     return installation
+
+
+def _libraries() -> tuple[ModuleType, ...]:
+    """Where the functions live that diffusers' own forwards call by name, and the replacements do not."""
+    import torch.nn.functional as F
+    from diffusers.models.autoencoders import autoencoder_kl_wan
+
+    return F, autoencoder_kl_wan
 
 
 def _device_reason(vae: Any) -> str | None:

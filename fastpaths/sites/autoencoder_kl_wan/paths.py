@@ -24,7 +24,7 @@ from fuseproof.fastpaths.sites.autoencoder_kl_wan import modules
 from fuseproof.fastpaths.sites.autoencoder_kl_wan.caches import Caches, Eager, Fused, Layouts
 from fuseproof.fastpaths.sites.autoencoder_kl_wan.eager_layouts import eager_stride, is_last
 from fuseproof.fastpaths.sites.autoencoder_kl_wan.held_weights import TurnedWeights
-from fuseproof.fastpaths.sites.autoencoder_kl_wan.watched_coder import WatchedCoder
+from fuseproof.fastpaths.sites.watched_coder import WatchedCoder
 
 NORMS, BLOCKS, UPSAMPLING = "wan_vae_norms", "wan_vae_blocks", "wan_vae_upsampling"
 LARGEST_SAMPLE = 2**31

@@ -108,18 +108,15 @@ class RewrittenForward:
         if reason is not None:
             return self._block_gate.decline(reason, eager)
         self.forms.in_force().linears.refresh()
-        output = self._rewritten(arguments)
+        output = self._rewritten(arguments, lambda: eager()[0])
         return ErnieImageTransformer2DModelOutput(sample=output) if arguments.return_dict else (output,)
 
-    def _rewritten(self, arguments: CallArguments) -> torch.Tensor:
+    def _rewritten(self, arguments: CallArguments, eager: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """The velocity; ``eager`` gives the library's own of the same call."""
         tensors = arguments.hidden_states, arguments.timestep, arguments.text_bth, arguments.text_lens
 
         def core() -> torch.Tensor:
             return self.core(*self.prepare(*tensors))
-
-        def eager() -> torch.Tensor:
-            sample: torch.Tensor = self._eager(*tensors, return_dict=False)[0]
-            return sample
 
         if self.forms.in_force().gate is not None:
             return core()

@@ -13,6 +13,7 @@ from fuseproof.fastpaths.interpreter_rounding import exact_rounding
 from fuseproof.fastpaths.kernels.launching import is_interpreted
 from fuseproof.fastpaths.sites import longcat_image
 from fuseproof.fastpaths.sites.longcat_image import blocks, steps_ahead
+from tests.fastpaths.other_releases import forward_with
 
 TEXT, IMAGE = 3, 5
 eager_attend = blocks.attend
@@ -223,6 +224,17 @@ def test_autocast_runs_eager(pipe):
             fused = velocity(pipe)
     assert torch.equal(eager, fused)
     assert "autocast is on (1 call(s))" == state_of(mounted)["reason"]
+
+
+@torch.no_grad()
+def test_a_library_whose_forward_changed_around_its_blocks_runs_eager(pipe, monkeypatch):
+    changed = forward_with(LongCatImageTransformer2DModel, "= self.proj_out(", "= 2 * self.proj_out(")
+    monkeypatch.setattr(LongCatImageTransformer2DModel, "forward", changed)
+    eager = velocity(pipe)
+    with mount(pipe) as mounted:
+        assert all(torch.equal(eager, velocity(pipe)) for _ in range(2))
+    assert "rejected" == state_of(mounted)["state"]
+    assert 2 == state_of(mounted)["calls_eager"], "both calls of the transformer, none block by block"
 
 
 def test_a_block_with_wrong_bits_is_rejected_and_the_result_stays_exact(pipe, monkeypatch, caplog):

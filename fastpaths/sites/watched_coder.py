@@ -14,22 +14,24 @@ from fuseproof.fastpaths.module_state import Guard, Snapshot
 class WatchedCoder:
     """``coder``, named ``encoder`` or ``decoder``; sealed once its replaced forwards are in place.
 
+    ``libraries`` are where functions live that the library calls by name, and the replacements do not.
     Weights may move and change: the sites read them anew at each call. Nothing else may, nor may anything around the
     call that makes torch do something else than the modules say.
     """
 
-    def __init__(self, name: str, coder: Any) -> None:
+    def __init__(self, name: str, coder: Any, libraries: tuple[ModuleType, ...]) -> None:
         self._name = name
         self._coder = coder
+        self._libraries = libraries
         self._guard = Guard()
         self._call = _Call()
 
     def seal(self) -> None:
         """What the coder is now is what it must be at every call."""
-        self._guard.seal(Snapshot(self._coder, namespaces=_libraries()))
+        self._guard.seal(Snapshot(self._coder, namespaces=self._libraries))
 
     @contextmanager
-    def called(self, reason: str | None) -> Iterator[str | None]:
+    def called(self, reason: str | None = None) -> Iterator[str | None]:
         """One call of the whole coder: compared once. Yields why all of it must be eager: ``reason``, or a change."""
         before = self._call.is_running, self._call.reason
         self._call.is_running, self._call.reason = True, reason or self._found()
@@ -50,11 +52,3 @@ class WatchedCoder:
 class _Call(threading.local):
     is_running = False
     reason: str | None = None
-
-
-def _libraries() -> tuple[ModuleType, ...]:
-    """Where the functions live that diffusers' own forwards call by name, and the replacements do not."""
-    import torch.nn.functional as F
-    from diffusers.models.autoencoders import autoencoder_kl_wan
-
-    return F, autoencoder_kl_wan
