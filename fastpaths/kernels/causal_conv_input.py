@@ -41,12 +41,14 @@ import triton.language as tl
 from fuseproof.fastpaths.kernels import channel_norms, wan_norm_silu
 from fuseproof.fastpaths.kernels.arguments import first_of
 from fuseproof.fastpaths.kernels.launching import CompileCase, device_reason, is_interpreted, on_device_of
-from fuseproof.fastpaths.kernels.wan_norm_silu import after_reduction, as_fp32, rounded_if, stored_as
+from fuseproof.fastpaths.kernels.quotients import reciprocal
+from fuseproof.fastpaths.kernels.wan_norm_silu import after_reduction, as_fp32, in_fours, rounded_if, stored_as
 
-TILE = 4096
-WIDEST_TILE = 64
-"""Channels of a tile: 128 bytes of bf16 a position."""
-FEW_PROGRAMS = 512
+POSITIONS, WIDEST_TILE = 16, 64
+"""Of a tile: 128 bytes of bf16 a position; more positions leave too few registers for the programs beside it."""
+AHEAD = 4
+"""Steps of the sums whose loads may be under way at once."""
+WARPS = 4
 MOST_CACHED = 2
 LARGEST_SAMPLE = 2**31
 Pair = tuple[torch.Tensor, torch.Tensor]
@@ -84,14 +86,14 @@ def reference(
 @triton.jit
 def _normalised_input(  # type: ignore[no-untyped-def]
     x_ptr, offset, c_stride, bias_ptr, channel, is_inside, is_channel,
-    HAS_BIAS: tl.constexpr, X_BF16: tl.constexpr, BIAS_BF16: tl.constexpr,
+    HAS_BIAS: tl.constexpr, X_BF16: tl.constexpr, BIAS_BF16: tl.constexpr, FOURS: tl.constexpr,
 ):  # fmt: skip
     """[P] offsets and [C] channels -> [P, C] fp32: x, and the bias that the convolution before left out."""
     mask = is_inside[:, None] & is_channel[None, :]
     x = as_fp32(tl.load(x_ptr + offset[:, None] + channel[None, :] * c_stride, mask=mask, other=0.0), X_BF16)
     if HAS_BIAS:
         bias = rounded_if(as_fp32(tl.load(bias_ptr + channel, mask=is_channel, other=0.0), BIAS_BF16), X_BF16)
-        x = tl.where(mask, rounded_if(x + bias[None, :], X_BF16), 0.0)
+        x = tl.where(mask, rounded_if(x + bias[None, :], X_BF16, FOURS), 0.0)
     return x
 
 
@@ -114,10 +116,11 @@ def _causal_conv_input_kernel(  # type: ignore[no-untyped-def]
     x_b, x_c, x_t, x_h, x_w, cache_b, cache_c, cache_t, cache_h, cache_w,
     CHANNELS: tl.constexpr, FRONT: tl.constexpr, PAD_H: tl.constexpr, PAD_W: tl.constexpr,
     POSITIONS: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr, BLOCKS: tl.constexpr,
-    PADDED: tl.constexpr, VECTOR: tl.constexpr,
+    PADDED: tl.constexpr, VECTOR: tl.constexpr, AHEAD: tl.constexpr,
     HAS_NORM: tl.constexpr, HAS_DENOMINATOR: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_CACHE: tl.constexpr,
     SILU: tl.constexpr, CHANNELS_LAST: tl.constexpr, X_BF16: tl.constexpr, GAMMA_BF16: tl.constexpr,
     BIAS_BF16: tl.constexpr, CACHE_BF16: tl.constexpr, OUT_BF16: tl.constexpr, INTERPRETED: tl.constexpr,
+    FOURS: tl.constexpr, SUMS_IN_FOURS: tl.constexpr,
 ):  # fmt: skip
     """A run of positions of the padded result, all channels of each."""
     sample = tl.program_id(1).to(tl.int64)
@@ -133,21 +136,27 @@ def _causal_conv_input_kernel(  # type: ignore[no-untyped-def]
     is_x = is_picture & (frame >= 0)
     offset = frame.to(tl.int64) * x_t + row.to(tl.int64) * x_h + column * x_w
     x_ptr += sample * x_b
+    has_x = tl.sum(is_x.to(tl.int32)) > 0
     if HAS_NORM:
-        if HAS_DENOMINATOR:
-            where = sample * frames * height * width + (frame * height + row) * width + column
-            denominator = tl.load(denominator_ptr + where, mask=is_x, other=1.0)
-        else:
-            first, is_chain = channel_norms.chain_channels(LANES, BLOCKS, PADDED)
-            sums = tl.zeros((POSITIONS, 4 * PADDED * LANES), tl.float32)
-            for start in range(0, CHANNELS, 4 * BLOCKS * LANES):
-                channel = start + first
-                is_channel = is_chain & (channel < CHANNELS)
-                x = _normalised_input(
-                    x_ptr, offset, x_c, bias_ptr, channel, is_x, is_channel, HAS_BIAS, X_BF16, BIAS_BF16
-                )
-                sums = channel_norms.added_squares(x, sums, INTERPRETED)
-            denominator = channel_norms.denominator_of(sums, eps, POSITIONS, LANES, PADDED, VECTOR)
+        denominator = tl.full((POSITIONS,), 1.0, tl.float32)
+        if has_x:
+            if HAS_DENOMINATOR:
+                where = sample * frames * height * width + (frame * height + row) * width + column
+                denominator = tl.load(denominator_ptr + where, mask=is_x, other=1.0)
+            else:
+                first, is_chain = channel_norms.chain_channels(LANES, BLOCKS, PADDED)
+                sums = tl.zeros((POSITIONS, 4 * PADDED * LANES), tl.float32)
+                for start in tl.range(0, CHANNELS, 4 * BLOCKS * LANES, loop_unroll_factor=AHEAD):
+                    channel = start + first
+                    is_channel = is_chain & (channel < CHANNELS)
+                    x = _normalised_input(
+                        x_ptr, offset, x_c, bias_ptr, channel, is_x, is_channel, HAS_BIAS, X_BF16, BIAS_BF16,
+                        SUMS_IN_FOURS,
+                    )  # fmt: skip
+                    sums = channel_norms.added_squares(x, sums, INTERPRETED)
+                norm = channel_norms.denominator_of(sums, eps, POSITIONS, LANES, PADDED, VECTOR)
+                denominator = tl.where(is_x, norm, 1.0)
+        by = reciprocal(denominator) if FOURS else denominator
     is_kept = is_picture & (frame >= frames - kept)
     next_position = ((frame - (frames - kept)) * height + row) * width + column
     cache_frame = frame + cached
@@ -156,12 +165,19 @@ def _causal_conv_input_kernel(  # type: ignore[no-untyped-def]
     for start in range(0, CHANNELS, WIDTH):
         channel = start + tl.arange(0, WIDTH)
         is_channel = channel < CHANNELS
-        y = _normalised_input(x_ptr, offset, x_c, bias_ptr, channel, is_x, is_channel, HAS_BIAS, X_BF16, BIAS_BF16)
-        if HAS_NORM:
-            gamma = as_fp32(tl.load(gamma_ptr + channel, mask=is_channel, other=0.0), GAMMA_BF16)[None, :]
-            P_BF16: tl.constexpr = X_BF16 and GAMMA_BF16
-            y = after_reduction(y, denominator[:, None], gamma, 0.0, scale, X_BF16, P_BF16, P_BF16, SILU, INTERPRETED)
-            y = tl.where(is_x[:, None], y, 0.0)
+        y = tl.zeros((POSITIONS, WIDTH), tl.float32)
+        if has_x:
+            y = _normalised_input(
+                x_ptr, offset, x_c, bias_ptr, channel, is_x, is_channel, HAS_BIAS, X_BF16, BIAS_BF16, FOURS
+            )
+            if HAS_NORM:
+                gamma = as_fp32(tl.load(gamma_ptr + channel, mask=is_channel, other=0.0), GAMMA_BF16)[None, :]
+                P_BF16: tl.constexpr = X_BF16 and GAMMA_BF16
+                y = after_reduction(
+                    tl.where(is_x[:, None], y, 1.0), denominator[:, None], by[:, None], gamma, 0.0, scale,
+                    X_BF16, P_BF16, P_BF16, SILU, INTERPRETED, FOURS,
+                )  # fmt: skip
+                y = tl.where(is_x[:, None], y, 0.0)
         if HAS_CACHE:
             mask = is_cache[:, None] & is_channel[None, :]
             pointers = cache_ptr + sample * cache_b + cache_offset[:, None] + channel[None, :] * cache_c
@@ -198,7 +214,7 @@ def reject_reason(
         wan_norm_silu.dtype_reason("x", x.dtype),
         None if gamma is None else wan_norm_silu.vector_reason("gamma", gamma, x),
         None if x_bias is None else wan_norm_silu.vector_reason("x_bias", x_bias, x),
-        None if cache is None else _cache_reason(x, cache),
+        None if cache is None else cache_reason(x, cache),
         None if denominator is None else wan_norm_silu.denominator_reason(x, denominator),
         f"front is {front}; the kernel needs 1 or 2" if front not in (1, 2) else None,
         f"pads are {pad_h} and {pad_w}; the kernel needs 0 or more" if min(pad_h, pad_w) < 0 else None,
@@ -237,7 +253,7 @@ def fused(
     positions = out.numel() // (samples * channels)
     sums = channel_norms.Order(*(order or (1, 1, 0)))
     chains = 4 * sums.padded_blocks * sums.lanes
-    block, tile_width = tile_of(positions * samples, channels, chains)
+    block, tile_width = tile_of(channels)
     other = x if cache is None else cache
     with on_device_of(x):
         _causal_conv_input_kernel[(triton.cdiv(positions, block), samples)](
@@ -246,10 +262,12 @@ def fused(
             frames, height, width, cached, kept, scale, channel_norms.EPS, *x.stride(), *other.stride(),
             CHANNELS=channels, FRONT=front, PAD_H=pad_h, PAD_W=pad_w, POSITIONS=block, WIDTH=tile_width,
             LANES=sums.lanes, BLOCKS=sums.blocks, PADDED=sums.padded_blocks, VECTOR=sums.vector,
-            HAS_NORM=gamma is not None, HAS_DENOMINATOR=denominator is not None, HAS_BIAS=x_bias is not None,
+            AHEAD=AHEAD, HAS_NORM=gamma is not None, HAS_DENOMINATOR=denominator is not None, HAS_BIAS=x_bias is not None,
             HAS_CACHE=cache is not None, SILU=silu, CHANNELS_LAST=channels_last, X_BF16=_is_bf16(x),
             GAMMA_BF16=_is_bf16(gamma), BIAS_BF16=_is_bf16(x_bias), CACHE_BF16=_is_bf16(other), OUT_BF16=_is_bf16(out),
-            INTERPRETED=is_interpreted(), num_warps=4, enable_fp_fusion=False,
+            INTERPRETED=is_interpreted(), FOURS=in_fours(block * tile_width, WARPS),
+            SUMS_IN_FOURS=in_fours(block * chains, WARPS), num_warps=WARPS,
+            enable_fp_fusion=False,
         )  # fmt: skip
     return out, following
 
@@ -277,11 +295,9 @@ def traffic_bytes(
     return read + samples * channels * positions * _result_dtype(x, to_bf16).itemsize
 
 
-def tile_of(positions: int, channels: int, chains: int) -> tuple[int, int]:
-    """Positions and channels of a tile; few positions are spread over more, smaller programs."""
-    width = min(WIDEST_TILE, triton.next_power_of_2(channels))
-    most = max(16, min(64, TILE // max(width, chains)))
-    return (most if positions >= most * FEW_PROGRAMS else 16), width
+def tile_of(channels: int) -> tuple[int, int]:
+    """Positions and channels of a tile."""
+    return POSITIONS, min(WIDEST_TILE, triton.next_power_of_2(channels))
 
 
 def compile_cases() -> list[CompileCase]:
@@ -305,10 +321,11 @@ def compile_cases() -> list[CompileCase]:
         flags |= {"HAS_CACHE": True, "SILU": norm != "none", "CHANNELS_LAST": last, "INTERPRETED": False}
         flags |= {f"{name}_BF16": kind == "bf16" for name, kind in (("X", x), ("GAMMA", gamma), ("BIAS", gamma))}
         flags |= {"CACHE_BF16": x == "bf16", "OUT_BF16": x == "bf16"}
-        block, width = tile_of(2**20, 1024, 4 * sums.padded_blocks * sums.lanes)
+        block, width = tile_of(1024)
         shape = {"CHANNELS": 1024, "FRONT": 2, "PAD_H": 1, "PAD_W": 1, "POSITIONS": block, "WIDTH": width}
         shape |= {"LANES": sums.lanes, "BLOCKS": sums.blocks, "PADDED": sums.padded_blocks, "VECTOR": sums.vector}
-        options = {"num_warps": 4, "enable_fp_fusion": False}
+        shape |= {"AHEAD": AHEAD, "FOURS": x == "bf16", "SUMS_IN_FOURS": x == "bf16"}
+        options = {"num_warps": WARPS, "enable_fp_fusion": False}
         cases.append(CompileCase(_causal_conv_input_kernel, {**pointers, **sizes}, {**shape, **flags}, options))
     return cases
 
@@ -321,7 +338,7 @@ def _is_bf16(tensor: torch.Tensor | None) -> bool:
     return tensor is not None and tensor.dtype == torch.bfloat16
 
 
-def _cache_reason(x: torch.Tensor, cache: torch.Tensor) -> str | None:
+def cache_reason(x: torch.Tensor, cache: torch.Tensor) -> str | None:
     frames = cache.shape[2] if cache.ndim == 5 else 0
     if frames not in range(1, MOST_CACHED + 1) or cache.shape != (*x.shape[:2], frames, *x.shape[3:]):
         return f"cache has shape {list(cache.shape)}; the kernel needs that of x with 1 or {MOST_CACHED} frames"

@@ -40,9 +40,13 @@ from triton.language.extra import libdevice
 from fuseproof.fastpaths.kernels.arguments import first_of
 from fuseproof.fastpaths.kernels.bfloat16 import rounded, widened
 from fuseproof.fastpaths.kernels.launching import CompileCase, device_reason, is_interpreted, on_device_of
+from fuseproof.fastpaths.kernels.quotients import AT_ONCE, divided, divided_by_row, reciprocal, rounded_in_pairs
 
 BLOCK = 2048
-"""Elements of one program: two 16-byte loads of fp32 a thread with 4 warps, one more for the denominator."""
+"""Elements of one program: four 16-byte loads of fp32 a thread with 4 warps."""
+WARPS = 4
+WIDEST_LAST, WIDEST_PLANES = 128, 8
+"""Channels of a tile: as many as lie together in memory, or as few as make one denominator serve several planes."""
 LARGEST_SAMPLE = 2**31
 FLOATS = (torch.bfloat16, torch.float32)
 
@@ -72,10 +76,10 @@ def as_fp32(raw, IS_BF16: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def rounded_if(x, IS_BF16: tl.constexpr):  # type: ignore[no-untyped-def]
+def rounded_if(x, IS_BF16: tl.constexpr, FOURS: tl.constexpr = False):  # type: ignore[no-untyped-def]
     """R where ``IS_BF16``."""
     if IS_BF16:
-        x = rounded(x)
+        x = rounded_in_pairs(x) if FOURS else rounded(x)
     return x
 
 
@@ -89,47 +93,55 @@ def stored_as(x, IS_BF16: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def after_reduction(  # type: ignore[no-untyped-def]
-    x, denominator, gamma, bias, scale,
+    x, denominator, by, gamma, bias, scale,
     X_BF16: tl.constexpr, P_BF16: tl.constexpr, Q_BF16: tl.constexpr, SILU: tl.constexpr, INTERPRETED: tl.constexpr,
+    FOURS: tl.constexpr,
 ):  # fmt: skip
-    """fp32 blocks that broadcast -> fp32, with every rounding of eager."""
-    y = rounded_if(tl.math.div_rn(x, denominator), X_BF16)
-    y = rounded_if(y * scale, X_BF16)
-    y = rounded_if(y * gamma, P_BF16)
-    y = rounded_if(y + bias, Q_BF16)
+    """fp32 blocks that broadcast -> fp32, with every rounding of eager; ``by`` as ``quotients.py`` says with FOURS."""
+    y = divided_by_row(x, denominator, by) if FOURS else tl.math.div_rn(x, denominator)
+    y = rounded_if(y, X_BF16, FOURS)
+    y = rounded_if(y * scale, X_BF16, FOURS)
+    y = rounded_if(y * gamma, P_BF16, FOURS)
+    y = rounded_if(y + bias, Q_BF16, FOURS)
     if SILU:
         exponential = tl.exp(0.0 - y) if INTERPRETED else libdevice.exp(0.0 - y)
-        y = rounded_if(tl.math.div_rn(y, 1.0 + exponential), Q_BF16)
+        y = divided(y, 1.0 + exponential) if FOURS else tl.math.div_rn(y, 1.0 + exponential)
+        y = rounded_if(y, Q_BF16, FOURS)
     return y
 
 
 @triton.jit
 def _wan_norm_silu_kernel(  # type: ignore[no-untyped-def]
-    x_ptr, denominator_ptr, gamma_ptr, bias_ptr, out_ptr, channels, positions, scale,
-    BLOCK: tl.constexpr, CHANNELS_LAST: tl.constexpr, HAS_BIAS: tl.constexpr, SILU: tl.constexpr,
+    x_ptr, denominator_ptr, gamma_ptr, bias_ptr, out_ptr, positions, scale,
+    CHANNELS: tl.constexpr, POSITIONS: tl.constexpr, WIDTH: tl.constexpr,
+    CHANNELS_LAST: tl.constexpr, HAS_BIAS: tl.constexpr, SILU: tl.constexpr,
     X_BF16: tl.constexpr, GAMMA_BF16: tl.constexpr, BIAS_BF16: tl.constexpr, OUT_BF16: tl.constexpr,
-    INTERPRETED: tl.constexpr,
+    INTERPRETED: tl.constexpr, FOURS: tl.constexpr,
 ):  # fmt: skip
-    """A run of one sample's memory; its channels and positions follow from the layout."""
-    sample = tl.program_id(1).to(tl.int64)
-    element = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    is_inside = element < channels * positions
+    """A run of one sample's positions, and some channels of each."""
+    sample = tl.program_id(2).to(tl.int64)
+    position = tl.program_id(0) * POSITIONS + tl.arange(0, POSITIONS)
+    channel = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    is_position = position < positions
+    is_channel = channel < CHANNELS
+    is_inside = is_position[:, None] & is_channel[None, :]
     if CHANNELS_LAST:
-        channel = element % channels
-        position = element // channels
+        element = position[:, None] * CHANNELS + channel[None, :]
     else:
-        channel = element // positions
-        position = element % positions
-    start = sample * channels * positions
-    x = as_fp32(tl.load(x_ptr + start + element, mask=is_inside, other=0.0), X_BF16)
-    denominator = tl.load(denominator_ptr + sample * positions + position, mask=is_inside, other=1.0)
-    gamma = as_fp32(tl.load(gamma_ptr + channel, mask=is_inside, other=0.0), GAMMA_BF16)
-    bias = tl.zeros((BLOCK,), tl.float32)
+        element = position[:, None] + channel[None, :] * positions
+    start = sample * CHANNELS * positions
+    x = as_fp32(tl.load(x_ptr + start + element, mask=is_inside, other=1.0), X_BF16)
+    denominator = tl.load(denominator_ptr + sample * positions + position, mask=is_position, other=1.0)
+    by = reciprocal(denominator) if FOURS else denominator
+    gamma = as_fp32(tl.load(gamma_ptr + channel, mask=is_channel, other=0.0), GAMMA_BF16)[None, :]
+    bias = tl.zeros((1, WIDTH), tl.float32)
     if HAS_BIAS:
-        bias = as_fp32(tl.load(bias_ptr + channel, mask=is_inside, other=0.0), BIAS_BF16)
+        bias = as_fp32(tl.load(bias_ptr + channel, mask=is_channel, other=0.0), BIAS_BF16)[None, :]
     P_BF16: tl.constexpr = X_BF16 and GAMMA_BF16
     Q_BF16: tl.constexpr = P_BF16 and (BIAS_BF16 or not HAS_BIAS)
-    y = after_reduction(x, denominator, gamma, bias, scale, X_BF16, P_BF16, Q_BF16, SILU, INTERPRETED)
+    y = after_reduction(
+        x, denominator[:, None], by[:, None], gamma, bias, scale, X_BF16, P_BF16, Q_BF16, SILU, INTERPRETED, FOURS
+    )
     tl.store(out_ptr + start + element, stored_as(y, OUT_BF16), mask=is_inside)
 
 
@@ -173,13 +185,17 @@ def fused(
     samples, channels = x.shape[:2]
     positions = x.numel() // (samples * channels)
     out = torch.empty_like(x, dtype=result_dtype(x, gamma, bias, to_bf16))
+    is_last = not x.is_contiguous()
+    block, width = tile_of(channels, is_last)
     with on_device_of(x):
-        _wan_norm_silu_kernel[(triton.cdiv(channels * positions, BLOCK), samples)](
-            x, denominator, gamma, gamma if bias is None else bias, out, channels, positions, scale,
-            BLOCK=BLOCK, CHANNELS_LAST=not x.is_contiguous(), HAS_BIAS=bias is not None, SILU=silu,
+        _wan_norm_silu_kernel[(triton.cdiv(positions, block), triton.cdiv(channels, width), samples)](
+            x, denominator, gamma, gamma if bias is None else bias, out, positions, scale,
+            CHANNELS=channels, POSITIONS=block, WIDTH=width,
+            CHANNELS_LAST=is_last, HAS_BIAS=bias is not None, SILU=silu,
             X_BF16=x.dtype == torch.bfloat16, GAMMA_BF16=gamma.dtype == torch.bfloat16,
             BIAS_BF16=bias is not None and bias.dtype == torch.bfloat16, OUT_BF16=out.dtype == torch.bfloat16,
-            INTERPRETED=is_interpreted(), num_warps=4, enable_fp_fusion=False,
+            INTERPRETED=is_interpreted(), FOURS=in_fours(block * width, WARPS) and not _widens(x, out), num_warps=WARPS,
+            enable_fp_fusion=False,
         )  # fmt: skip
     return out
 
@@ -198,6 +214,22 @@ def traffic_bytes(
     return x.nbytes + denominator.nbytes + gamma.nbytes + (0 if bias is None else bias.nbytes) + written
 
 
+def _widens(x: torch.Tensor, out: torch.Tensor) -> bool:
+    """Whether bf16 becomes fp32, which waits for memory: measured, quotients in fours bring nothing there."""
+    return out.element_size() > x.element_size()
+
+
+def in_fours(elements: int, warps: int) -> bool:
+    """Whether every thread of a compiled program owns a multiple of four of a tile's elements."""
+    return not is_interpreted() and elements % (AT_ONCE * 32 * warps) == 0
+
+
+def tile_of(channels: int, is_last: bool) -> tuple[int, int]:
+    """Positions and channels of a tile."""
+    width = min(WIDEST_LAST if is_last else WIDEST_PLANES, triton.next_power_of_2(channels))
+    return BLOCK // width, width
+
+
 def compile_cases() -> list[CompileCase]:
     """Both layouts, of all dtypes that the VAE has: fp32, bf16, and bf16 beside fp32 weights."""
     cases = []
@@ -208,12 +240,14 @@ def compile_cases() -> list[CompileCase]:
         ("bf16", "fp32", "bf16", True),
     ):
         pointers = {"x_ptr": f"*{x}", "denominator_ptr": "*fp32", "gamma_ptr": f"*{gamma}", "bias_ptr": f"*{gamma}"}
-        signature = {**pointers, "out_ptr": f"*{out}", "channels": "i32", "positions": "i32", "scale": "fp32"}
+        signature = {**pointers, "out_ptr": f"*{out}", "positions": "i32", "scale": "fp32"}
         flags = {"X_BF16": x == "bf16", "GAMMA_BF16": gamma == "bf16", "OUT_BF16": out == "bf16"}
         flags |= {"BIAS_BF16": gamma == "bf16", "HAS_BIAS": last, "SILU": True, "INTERPRETED": False}
-        constants = {"BLOCK": BLOCK, "CHANNELS_LAST": last, **flags}
+        flags["FOURS"] = x != gamma or last
+        block, width = tile_of(256, last)
+        constants = {"CHANNELS": 256, "POSITIONS": block, "WIDTH": width, "CHANNELS_LAST": last, **flags}
         cases.append(
-            CompileCase(_wan_norm_silu_kernel, signature, constants, {"num_warps": 4, "enable_fp_fusion": False})
+            CompileCase(_wan_norm_silu_kernel, signature, constants, {"num_warps": WARPS, "enable_fp_fusion": False})
         )
     return cases
 

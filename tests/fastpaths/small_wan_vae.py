@@ -8,12 +8,18 @@ import torch.nn.functional as F
 from diffusers import AutoencoderKLWan
 
 from fuseproof.fastpaths.gates import Gate
-from fuseproof.fastpaths.kernels import causal_conv_input, duplicate_upsample_add, nearest_upsample
+from fuseproof.fastpaths.kernels import (
+    average_downsample_add,
+    bordered_frames,
+    causal_conv_input,
+    duplicate_upsample_add,
+    nearest_upsample,
+)
 from fuseproof.fastpaths.sites import autoencoder_kl_wan
 from fuseproof.fastpaths.sites.autoencoder_kl import layouts
 from tests.fastpaths.kernels import wan_models
 
-NORMS, BLOCKS, UPSAMPLING = autoencoder_kl_wan.SITES
+NORMS, BLOCKS, UPSAMPLING, DOWNSAMPLING = autoencoder_kl_wan.EXACT_SITES
 GEOMETRIES = {
     "wan-2.1": {"dim_mult": [1, 2], "temperal_downsample": [True], "scale_factor_spatial": 2},
     "wan-2.2": {
@@ -23,10 +29,21 @@ GEOMETRIES = {
 }  # fmt: skip
 
 
+DEEPER = {
+    **GEOMETRIES["wan-2.2"], "dim_mult": [1, 2, 2], "temperal_downsample": [False, True], "scale_factor_spatial": 8
+}  # fmt: skip
+"""Halved in space alone as well."""
+
+
 def make_vae(geometry="wan-2.2", dtype=torch.bfloat16):
     torch.manual_seed(0)
     vae = AutoencoderKLWan(
-        base_dim=4, z_dim=4, num_res_blocks=1, latents_mean=[0.0] * 4, latents_std=[1.0] * 4, **GEOMETRIES[geometry]
+        base_dim=4,
+        z_dim=4,
+        num_res_blocks=1,
+        latents_mean=[0.0] * 4,
+        latents_std=[1.0] * 4,
+        **(GEOMETRIES | {"deeper": DEEPER})[geometry],
     )
     with torch.no_grad():
         for parameter in vae.parameters():  # biases and norms away from 0 and 1
@@ -44,9 +61,10 @@ def few_channels(monkeypatch):
 @pytest.fixture(autouse=True)
 def large_tiles(monkeypatch):
     """The interpreter's time goes by programs, whatever their size."""
-    monkeypatch.setattr(causal_conv_input, "tile_of", lambda positions, channels, chains: (512, 16))
+    monkeypatch.setattr(causal_conv_input, "tile_of", lambda channels: (512, 16))
     monkeypatch.setattr(duplicate_upsample_add, "POSITIONS", 512)
-    monkeypatch.setattr(nearest_upsample, "POSITIONS", 512)
+    for kernel in (nearest_upsample, bordered_frames, average_downsample_add):
+        monkeypatch.setattr(kernel, "POSITIONS", 512)
 
 
 def norm(x, p, dim, keepdim):
@@ -72,6 +90,7 @@ def as_cuda(monkeypatch):
     """torch's functions round as on CUDA."""
     monkeypatch.setattr(F, "silu", wan_models.silu)
     monkeypatch.setattr(torch.Tensor, "norm", norm)
+    monkeypatch.setattr(torch.Tensor, "mean", wan_models.mean)
     for name in ("conv2d", "conv3d"):
         monkeypatch.setattr(F, name, functools.partial(convolution, getattr(torch, name)))
 
@@ -79,7 +98,7 @@ def as_cuda(monkeypatch):
 class Installed:
     """The sites in a VAE, without the pipeline around it."""
 
-    def __init__(self, vae, sites=autoencoder_kl_wan.SITES, prepare=lambda gates: None):
+    def __init__(self, vae, sites=autoencoder_kl_wan.EXACT_SITES, prepare=lambda gates: None):
         self.gates = {name: Gate(name) for name in sites}
         prepare(self.gates)
         self.installation = autoencoder_kl_wan.install(vae, self.gates)
@@ -96,8 +115,8 @@ def latents(seed=0, frames=2, samples=1, height=2, width=2, dtype=torch.bfloat16
     return torch.randn(samples, 4, frames, height, width, generator=generator).to(dtype)
 
 
-def video(frames=5, size=8, dtype=torch.bfloat16):
-    return torch.randn(1, 3, frames, size, size, generator=torch.Generator().manual_seed(0)).to(dtype)
+def video(frames=5, size=8, dtype=torch.bfloat16, samples=1, seed=0):
+    return torch.randn(samples, 3, frames, size, size, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 @torch.no_grad()

@@ -80,13 +80,27 @@ def test_norms_behind_torchs_sums_and_in_one_pass(shape, x_dtype, gamma_dtype, l
         assert_bits(wanted.to(padded.dtype).contiguous(), padded[:, :, 2:, 1:-1, 1:-1].contiguous())
 
 
+@pytest.mark.parametrize("to_bf16", [False, True], ids=["as-promoted", "to-bf16"])
 @pytest.mark.parametrize("gamma_dtype", [BF16, FP32], ids=["bf16-weights", "fp32-weights"])
-def test_every_finite_bf16_value(gamma_dtype):
+def test_every_finite_bf16_value(gamma_dtype, to_bf16):
     every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(BF16)
     x = every[every.isfinite()].view(1, 3, 1, 136, 160).cuda()
-    for factor, scale in ((1.0, 1.0), (0.7, 3**0.5)):
+    for factor, scale in ((1.0, 1.0), (0.7, 3**0.5), (1e-12, 1.0), (3e5, 1.0), (1e30, 1.0)):
         gamma = torch.tensor([1.0, -1.3, 3e-5], device="cuda").to(gamma_dtype).view(3, 1, 1, 1)
-        call = (x, torch.full((1, 1, 1, 136, 160), factor, device="cuda"), gamma, None, scale)
+        call = (x, torch.full((1, 1, 1, 136, 160), factor, device="cuda"), gamma, None, scale, True, to_bf16)
+        assert_bits(wan_norm_silu.reference(*call), wan_norm_silu.fused(*call))
+
+
+@pytest.mark.parametrize("last", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("silu", [False, True], ids=["quotient", "silu"])
+def test_any_fp32_pattern_over_any_positive_one(silu, last):
+    generator = torch.Generator("cuda").manual_seed(0)
+    patterns = torch.randint(-(2**31), 2**31, (1, 64, 4, 64, 64), device="cuda", generator=generator).to(torch.int32)
+    x = in_layout(patterns.view(FP32), last)
+    positive = torch.randint(0, 0x7F800000, (1, 1, 4, 64, 64), device="cuda", generator=generator).to(torch.int32)
+    near = x[:, :1].abs().nan_to_num(1.0, 1.0) * 1.5
+    for denominator in (positive.view(FP32), near.contiguous(), torch.ones_like(near).contiguous()):
+        call = (x, denominator, torch.ones(64, 1, 1, 1, device="cuda"), None, 1.0, silu)
         assert_bits(wan_norm_silu.reference(*call), wan_norm_silu.fused(*call))
 
 
