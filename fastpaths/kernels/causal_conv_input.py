@@ -98,6 +98,26 @@ def _normalised_input(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def _summed_norm(  # type: ignore[no-untyped-def]
+    x_ptr, offset, c_stride, bias_ptr, is_x, eps, CHANNELS: tl.constexpr, POSITIONS: tl.constexpr,
+    LANES: tl.constexpr, BLOCKS: tl.constexpr, PADDED: tl.constexpr, VECTOR: tl.constexpr, AHEAD: tl.constexpr,
+    HAS_BIAS: tl.constexpr, X_BF16: tl.constexpr, BIAS_BF16: tl.constexpr, INTERPRETED: tl.constexpr,
+    FOURS: tl.constexpr,
+):  # fmt: skip
+    """[P] offsets -> [P] norms over all channels, ``eps`` at least, in the order of ``channel_norms.py``."""
+    first, is_chain = channel_norms.chain_channels(LANES, BLOCKS, PADDED)
+    sums = tl.zeros((POSITIONS, 4 * PADDED * LANES), tl.float32)
+    for start in tl.range(0, CHANNELS, 4 * BLOCKS * LANES, loop_unroll_factor=AHEAD):
+        channel = start + first
+        is_channel = is_chain & (channel < CHANNELS)
+        x = _normalised_input(
+            x_ptr, offset, c_stride, bias_ptr, channel, is_x, is_channel, HAS_BIAS, X_BF16, BIAS_BF16, FOURS
+        )
+        sums = channel_norms.added_squares(x, sums, INTERPRETED)
+    return channel_norms.denominator_of(sums, eps, POSITIONS, LANES, PADDED, VECTOR)
+
+
+@triton.jit
 def _offset(  # type: ignore[no-untyped-def]
     sample, channel, position, channels, positions, CHANNELS_LAST: tl.constexpr
 ):
@@ -144,17 +164,10 @@ def _causal_conv_input_kernel(  # type: ignore[no-untyped-def]
                 where = sample * frames * height * width + (frame * height + row) * width + column
                 denominator = tl.load(denominator_ptr + where, mask=is_x, other=1.0)
             else:
-                first, is_chain = channel_norms.chain_channels(LANES, BLOCKS, PADDED)
-                sums = tl.zeros((POSITIONS, 4 * PADDED * LANES), tl.float32)
-                for start in tl.range(0, CHANNELS, 4 * BLOCKS * LANES, loop_unroll_factor=AHEAD):
-                    channel = start + first
-                    is_channel = is_chain & (channel < CHANNELS)
-                    x = _normalised_input(
-                        x_ptr, offset, x_c, bias_ptr, channel, is_x, is_channel, HAS_BIAS, X_BF16, BIAS_BF16,
-                        SUMS_IN_FOURS,
-                    )  # fmt: skip
-                    sums = channel_norms.added_squares(x, sums, INTERPRETED)
-                norm = channel_norms.denominator_of(sums, eps, POSITIONS, LANES, PADDED, VECTOR)
+                norm = _summed_norm(
+                    x_ptr, offset, x_c, bias_ptr, is_x, eps, CHANNELS, POSITIONS, LANES, BLOCKS, PADDED, VECTOR, AHEAD,
+                    HAS_BIAS, X_BF16, BIAS_BF16, INTERPRETED, SUMS_IN_FOURS,
+                )  # fmt: skip
                 denominator = tl.where(is_x, norm, 1.0)
         by = reciprocal(denominator) if FOURS else denominator
     is_kept = is_picture & (frame >= frames - kept)
@@ -262,8 +275,9 @@ def fused(
             frames, height, width, cached, kept, scale, channel_norms.EPS, *x.stride(), *other.stride(),
             CHANNELS=channels, FRONT=front, PAD_H=pad_h, PAD_W=pad_w, POSITIONS=block, WIDTH=tile_width,
             LANES=sums.lanes, BLOCKS=sums.blocks, PADDED=sums.padded_blocks, VECTOR=sums.vector,
-            AHEAD=AHEAD, HAS_NORM=gamma is not None, HAS_DENOMINATOR=denominator is not None, HAS_BIAS=x_bias is not None,
-            HAS_CACHE=cache is not None, SILU=silu, CHANNELS_LAST=channels_last, X_BF16=_is_bf16(x),
+            AHEAD=AHEAD, HAS_NORM=gamma is not None, HAS_DENOMINATOR=denominator is not None,
+            HAS_BIAS=x_bias is not None, HAS_CACHE=cache is not None, SILU=silu, CHANNELS_LAST=channels_last,
+            X_BF16=_is_bf16(x),
             GAMMA_BF16=_is_bf16(gamma), BIAS_BF16=_is_bf16(x_bias), CACHE_BF16=_is_bf16(other), OUT_BF16=_is_bf16(out),
             INTERPRETED=is_interpreted(), FOURS=in_fours(block * tile_width, WARPS),
             SUMS_IN_FOURS=in_fours(block * chains, WARPS), num_warps=WARPS,

@@ -37,10 +37,11 @@ import triton.language as tl
 from fuseproof.fastpaths.kernels import wan_norm_silu
 from fuseproof.fastpaths.kernels.arguments import first_of
 from fuseproof.fastpaths.kernels.launching import CompileCase, device_reason, on_device_of
-from fuseproof.fastpaths.kernels.wan_norm_silu import as_fp32, rounded_if, stored_as
+from fuseproof.fastpaths.kernels.wan_norm_silu import as_fp32, in_fours, rounded_if, stored_as
 
-POSITIONS, WIDEST_TILE = 64, 64
-"""Runs of 128 bytes on either side where the layout turns."""
+POSITIONS, WIDEST_TILE = 32, 64
+"""Of a tile: 128 bytes of bf16 a position, 64 a channel where the layout turns."""
+WARPS = 4
 LARGEST_SAMPLE = 2**31
 
 
@@ -73,21 +74,48 @@ def duplicated(x: torch.Tensor, channels: int, frame_factor: int, side_factor: i
     return x.reshape(samples, channels, frames * frame_factor, height * side_factor, width * side_factor)
 
 
-@triton.jit(do_not_specialize=["frames", "height", "width", "skip", "repeats"])
+@triton.jit
+def _duplicated(  # type: ignore[no-untyped-def]
+    pointers, first_channel, c_stride, channels, remainder, is_position,
+    WIDTH: tl.constexpr, COPIES: tl.constexpr, REPEATS: tl.constexpr,
+):  # fmt: skip
+    """[P] pointers to a position's first element -> [P, WIDTH]: channel (c COPIES + remainder) // REPEATS of each.
+
+    Copies that fill whole channels are read side by side, so that one load takes several channels.
+    """
+    channel = first_channel + tl.arange(0, WIDTH)
+    mask = is_position[:, None] & (channel < channels)[None, :]
+    if COPIES == REPEATS:
+        values = tl.load(pointers[:, None] + channel[None, :] * c_stride, mask=mask, other=0.0)
+    elif COPIES == 2 * REPEATS:
+        source = 2 * first_channel + tl.arange(0, 2 * WIDTH)
+        is_there = is_position[:, None] & (source < 2 * channels)[None, :]
+        both = tl.load(pointers[:, None] + source[None, :] * c_stride, mask=is_there, other=0.0)
+        even, odd = tl.split(tl.reshape(both, (both.shape[0], WIDTH, 2)))
+        values = tl.where((remainder >= REPEATS)[:, None], odd, even)
+    else:
+        source = (channel[None, :] * COPIES + remainder[:, None]) // REPEATS
+        values = tl.load(pointers[:, None] + source * c_stride, mask=mask, other=0.0)
+    return values
+
+
+@triton.jit(do_not_specialize=["frames", "height", "width", "skip"])
 def _duplicate_upsample_add_kernel(  # type: ignore[no-untyped-def]
-    x_ptr, bias_ptr, shortcut_ptr, shortcut_bias_ptr, out_ptr, channels, frames, height, width, skip, repeats,
+    x_ptr, bias_ptr, shortcut_ptr, shortcut_bias_ptr, out_ptr, channels, frames, height, width, skip,
     x_b, x_c, x_t, x_h, x_w, s_b, s_c, s_t, s_h, s_w,
-    FRAME_FACTOR: tl.constexpr, SIDE_FACTOR: tl.constexpr, POSITIONS: tl.constexpr, WIDTH: tl.constexpr,
+    FRAME_FACTOR: tl.constexpr, SIDE_FACTOR: tl.constexpr, REPEATS: tl.constexpr,
+    POSITIONS: tl.constexpr, WIDTH: tl.constexpr,
     HAS_BIAS: tl.constexpr, HAS_SHORTCUT: tl.constexpr, HAS_SHORTCUT_BIAS: tl.constexpr, CHANNELS_LAST: tl.constexpr,
-    X_BF16: tl.constexpr, BIAS_BF16: tl.constexpr, SHORTCUT_BIAS_BF16: tl.constexpr,
+    X_BF16: tl.constexpr, BIAS_BF16: tl.constexpr, SHORTCUT_BIAS_BF16: tl.constexpr, FOURS: tl.constexpr,
 ):  # fmt: skip
     """A tile of positions and channels of the result."""
     sample = tl.program_id(2).to(tl.int64)
     positions = frames * height * width
     position = tl.program_id(0) * POSITIONS + tl.arange(0, POSITIONS)
-    channel = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
-    is_channel = channel < channels
-    mask = (position < positions)[:, None] & is_channel[None, :]
+    first_channel = tl.program_id(1) * WIDTH
+    channel = first_channel + tl.arange(0, WIDTH)
+    is_position, is_channel = position < positions, channel < channels
+    mask = is_position[:, None] & is_channel[None, :]
     frame = position // (height * width)
     row = (position % (height * width)) // width
     column = position % width
@@ -96,19 +124,25 @@ def _duplicate_upsample_add_kernel(  # type: ignore[no-untyped-def]
     result = as_fp32(tl.load(pointers, mask=mask, other=0.0), X_BF16)
     if HAS_BIAS:
         bias = rounded_if(as_fp32(tl.load(bias_ptr + channel, mask=is_channel, other=0.0), BIAS_BF16), X_BF16)
-        result = rounded_if(result + bias[None, :], X_BF16)
+        result = rounded_if(result + bias[None, :], X_BF16, FOURS)
     if HAS_SHORTCUT:
+        COPIES: tl.constexpr = FRAME_FACTOR * SIDE_FACTOR * SIDE_FACTOR
         whole = frame + skip
         remainder = ((whole % FRAME_FACTOR) * SIDE_FACTOR + row % SIDE_FACTOR) * SIDE_FACTOR + column % SIDE_FACTOR
-        unfolded = channel[None, :] * (FRAME_FACTOR * SIDE_FACTOR * SIDE_FACTOR) + remainder[:, None]
-        source = unfolded // repeats
         place = (whole // FRAME_FACTOR).to(tl.int64) * s_t + (row // SIDE_FACTOR).to(tl.int64) * s_h
         place += (column // SIDE_FACTOR) * s_w
-        pointers = shortcut_ptr + sample * s_b + place[:, None] + source * s_c
-        other = as_fp32(tl.load(pointers, mask=mask, other=0.0), X_BF16)
+        pointers = shortcut_ptr + sample * s_b + place
+        values = _duplicated(pointers, first_channel, s_c, channels, remainder, is_position, WIDTH, COPIES, REPEATS)
+        other = as_fp32(values, X_BF16)
         if HAS_SHORTCUT_BIAS:
-            more = as_fp32(tl.load(shortcut_bias_ptr + source, mask=mask, other=0.0), SHORTCUT_BIAS_BF16)
-            other = rounded_if(other + rounded_if(more, X_BF16), X_BF16)
+            if COPIES == REPEATS:
+                loaded = tl.load(shortcut_bias_ptr + channel, mask=is_channel, other=0.0)
+                more = rounded_if(as_fp32(loaded, SHORTCUT_BIAS_BF16), X_BF16)[None, :]
+            else:
+                source = (channel[None, :] * COPIES + remainder[:, None]) // REPEATS
+                loaded = tl.load(shortcut_bias_ptr + source, mask=mask, other=0.0)
+                more = rounded_if(as_fp32(loaded, SHORTCUT_BIAS_BF16), X_BF16)
+            other = rounded_if(other + more, X_BF16, FOURS)
         result = result + other
     if CHANNELS_LAST:
         target = (sample * positions + position)[:, None] * channels + channel[None, :]
@@ -167,13 +201,13 @@ def fused(
     with on_device_of(x):
         _duplicate_upsample_add_kernel[grid](
             x, x if bias is None else bias, other, x if shortcut_bias is None else shortcut_bias, out,
-            channels, frames, height, width, skip, repeats, *x.stride(), *other.stride(),
-            FRAME_FACTOR=frame_factor, SIDE_FACTOR=side_factor, POSITIONS=POSITIONS, WIDTH=tile_width,
+            channels, frames, height, width, skip, *x.stride(), *other.stride(),
+            FRAME_FACTOR=frame_factor, SIDE_FACTOR=side_factor, REPEATS=repeats, POSITIONS=POSITIONS, WIDTH=tile_width,
             HAS_BIAS=bias is not None, HAS_SHORTCUT=shortcut is not None, HAS_SHORTCUT_BIAS=shortcut_bias is not None,
             CHANNELS_LAST=channels_last, X_BF16=x.dtype == torch.bfloat16,
             BIAS_BF16=bias is not None and bias.dtype == torch.bfloat16,
             SHORTCUT_BIAS_BF16=shortcut_bias is not None and shortcut_bias.dtype == torch.bfloat16,
-            num_warps=4, enable_fp_fusion=False,
+            FOURS=in_fours(POSITIONS * tile_width, WARPS), num_warps=WARPS, enable_fp_fusion=False,
         )  # fmt: skip
     return out
 
@@ -194,21 +228,24 @@ def traffic_bytes(
 
 def compile_cases() -> list[CompileCase]:
     """A bias alone, a residual, a shortcut's convolution, and duplicates in both layouts."""
-    sizes = dict.fromkeys(("channels", "frames", "height", "width", "skip", "repeats"), "i32")
+    sizes = dict.fromkeys(("channels", "frames", "height", "width", "skip"), "i32")
     strides = dict.fromkeys([f"{name}_{axis}" for name in "xs" for axis in "bcthw"], "i32")
     cases = []
-    for kind, factors, has, last in (
-        ("bf16", (1, 1), (False, False), False),
-        ("bf16", (1, 1), (True, True), True),
-        ("bf16", (2, 2), (True, False), True),
-        ("fp32", (1, 2), (True, False), False),
+    for kind, factors, repeats, has, last in (
+        ("bf16", (1, 1), 1, (False, False), False),
+        ("bf16", (1, 1), 1, (True, True), True),
+        ("bf16", (2, 2), 8, (True, False), True),
+        ("bf16", (1, 2), 2, (True, False), True),
+        ("fp32", (1, 2), 3, (True, True), False),
     ):
         pointers = dict.fromkeys(("x_ptr", "shortcut_ptr", "out_ptr"), f"*{kind}")
         pointers |= {"bias_ptr": "*fp32", "shortcut_bias_ptr": "*fp32"}
         flags = {"HAS_BIAS": True, "HAS_SHORTCUT": has[0], "HAS_SHORTCUT_BIAS": has[1], "CHANNELS_LAST": last}
         flags |= {"X_BF16": kind == "bf16", "BIAS_BF16": False, "SHORTCUT_BIAS_BF16": False}
-        tile = {"FRAME_FACTOR": factors[0], "SIDE_FACTOR": factors[1], "POSITIONS": POSITIONS, "WIDTH": WIDEST_TILE}
-        options = {"num_warps": 4, "enable_fp_fusion": False}
+        flags["FOURS"] = kind == "bf16"
+        tile = {"FRAME_FACTOR": factors[0], "SIDE_FACTOR": factors[1], "REPEATS": repeats}
+        tile |= {"POSITIONS": POSITIONS, "WIDTH": WIDEST_TILE}
+        options = {"num_warps": WARPS, "enable_fp_fusion": False}
         signature = {**pointers, **sizes, **strides}
         cases.append(CompileCase(_duplicate_upsample_add_kernel, signature, {**tile, **flags}, options))
     return cases
