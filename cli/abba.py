@@ -44,7 +44,8 @@ def abba(ctx: click.Context, /, **flags: Any) -> int:
     """Run baseline and candidate in A-B-B-A order and judge the difference.
 
     PLAN is a built-in plan (embedded, the default; longcat-image, longcat-image-edit, longcat-image-edit-turbo;
-    ernie-image, ernie-image-turbo, ernie-image-compile; wan2.2-ti2v-5b; sglang-pr for two refs of an sglang checkout)
+    ernie-image, ernie-image-turbo, ernie-image-compile; wan2.2-ti2v-5b; longlive2-t2v, longlive2-i2v; sglang-pr for
+    two refs of an sglang checkout)
     or the path of a .toml file (docs/plan.md says what it may hold).
     Without a PLAN, arms given as flags or commands make their own; --candidate alone is compared with plain generate.
     Every slot is a fresh process; times, peak memory, outputs and hashes go to a new campaign

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fuseproof.cli.generate_options import GenerateOptions
     from fuseproof.cli.generation import Job
     from fuseproof.fastpaths.shared_code import SharedCode
-    from fuseproof.pipelines.families import Family
+    from fuseproof.pipelines.family import Family
     from fuseproof.pipelines.loaded import LoadedPipeline
 
 

@@ -16,7 +16,7 @@ from fuseproof.harness.media.files import array_sha256, write_png
 
 if TYPE_CHECKING:
     from fuseproof.cli.generate_options import GenerateOptions
-    from fuseproof.pipelines.families import Family
+    from fuseproof.pipelines.family import Family
     from fuseproof.pipelines.requests import GenerationRequest
 
 PICTURE, CLIP = ".png", ".mp4"

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fuseproof.errors import UsageError
+from fuseproof.pipelines.clip_canvas import clip_canvas
 from fuseproof.pipelines.conditioning import ConditioningImage, canvas_size, read_conditioning_image
 from fuseproof.pipelines.embedded import PREFIX
-from fuseproof.pipelines.families import Family
+from fuseproof.pipelines.family import Family
 
 if TYPE_CHECKING:
     from fuseproof.cli.generate_options import GenerateOptions
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 class Canvas:
     """An input image and the ``width`` x ``height`` that it is edited at, about ``area`` pixels.
 
-    ``area`` is None where the size is the request's own and a clip begins with the image, scaled to it.
+    ``area`` is None where a clip begins with the image: what is warmed may then have any size, the image scaled or cut
+    to it.
     """
 
     image: ConditioningImage
@@ -64,7 +66,7 @@ def canvas_of(
     """
     if family.accepts_image and images:
         image = read_conditioning_image(images[0].content, images[0].sha256)
-        return Canvas(image, None, *_own_size(options, family))
+        return Canvas(image, None, *_clip_size(options, family, image, checkpoint))
     area = family.canvas_pixels if checkpoint is None else checkpoint.canvas_pixels
     if area is None:
         return None
@@ -72,6 +74,20 @@ def canvas_of(
         area = family.embedded_width * family.embedded_height
     image = read_conditioning_image(images[0].content, images[0].sha256)
     return Canvas(image, area, *canvas_size(image.width, image.height, area))
+
+
+def _clip_size(
+    options: GenerateOptions, family: Family, image: ConditioningImage, checkpoint: Checkpoint | None
+) -> tuple[int, int]:
+    """The size of a clip that begins with ``image``: what was asked for, or, by a family's rule, in its aspect."""
+    area = family.clip_canvas_pixels
+    if area is None:
+        return _own_size(options, family)
+    if checkpoint is not None and checkpoint.marker.canvas_pixels is not None:
+        area = checkpoint.marker.canvas_pixels
+    elif options.model_path.startswith(PREFIX):
+        area = family.embedded_width * family.embedded_height
+    return clip_canvas(image.width, image.height, area, family.size_multiple)
 
 
 def _own_size(options: GenerateOptions, family: Family) -> tuple[int, int]:
@@ -116,3 +132,14 @@ def size_warning(options: GenerateOptions, family: Family, canvas: Canvas) -> st
         f"{requested_size(options)} was requested and {canvas.width}x{canvas.height} is produced: {family.title} takes "
         f"its canvas from the input image, which is {canvas.image.width}x{canvas.image.height}."
     )
+
+
+def unadvised_size_warning(options: GenerateOptions, family: Family) -> str | None:
+    """What to say of a size that was asked for and that the model was not published for; it may run all the same."""
+    if not family.advised_sizes or options.model_path.startswith(PREFIX):
+        return None
+    width, height = options.width or family.default_width, options.height or family.default_height
+    if (width, height) in family.advised_sizes:
+        return None
+    advised = ", ".join(f"{wide}x{high}" for wide, high in family.advised_sizes)
+    return f"{width}x{height} is none of the sizes that {family.title} was published for: {advised}."

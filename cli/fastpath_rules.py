@@ -48,7 +48,27 @@ def _check_combinations(options: GenerateOptions) -> None:
     for flag, is_given, other, is_other_given, why in forbidden:
         if is_given and is_other_given:
             raise UsageError(f"{flag} and {other} cannot be combined: {why}.", next_step="Drop one of them.")
+    _check_nothing_is_mounted_on_the_reference(options)
     _check_something_is_mounted(options)
+
+
+def _check_nothing_is_mounted_on_the_reference(options: GenerateOptions) -> None:
+    """The eager reference of our own runs as it is written; diffusers' pipelines may carry fast paths by name."""
+    if options.backend != "reference":
+        return
+    found = (
+        (f"--fastpaths {options.fastpaths}", options.fastpaths not in (None, "off")),
+        ("--enable-breakable-cuda-graph", options.enable_breakable_cuda_graph),
+        ("--enable-torch-compile", options.enable_torch_compile),
+        (f"--quality {options.quality}", options.quality != "lossless"),
+    )
+    for flag, is_given in found:
+        if is_given:
+            raise UsageError(
+                f"{flag} and --backend reference cannot be combined: the reference is eager, and nothing is mounted "
+                "on it.",
+                next_step=f"Drop {flag}, or use --backend native.",
+            )
 
 
 def _check_something_is_mounted(options: GenerateOptions) -> None:
@@ -68,8 +88,11 @@ def _check_something_is_mounted(options: GenerateOptions) -> None:
     for flag, is_given, why in needs:
         if is_given and options.fastpaths is None:
             raise UsageError(
-                f"{flag} and --backend diffusers cannot be combined: fast paths are off there unless named, so {why}.",
-                next_step=f"Add --fastpaths auto, or drop {flag}.",
+                f"{flag} and --backend {options.backend} cannot be combined: fast paths are off there"
+                f"{' unless named' if options.backend == 'diffusers' else ''}, so {why}.",
+                next_step=f"Add --fastpaths auto, or drop {flag}."
+                if options.backend == "diffusers"
+                else f"Drop {flag}.",
             )
         if is_given:
             raise UsageError(f"{flag} and --fastpaths off cannot be combined: {why}.", next_step="Drop one of them.")

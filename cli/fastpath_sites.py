@@ -10,7 +10,7 @@ from fuseproof.errors import UsageError
 
 if TYPE_CHECKING:
     from fuseproof.cli.generate_options import GenerateOptions
-    from fuseproof.pipelines.families import Family
+    from fuseproof.pipelines.family import Family
 
 
 def refuse_unknown_sites(options: GenerateOptions, family: Family) -> None:

@@ -79,7 +79,7 @@ def on_decline(contract: Contract) -> str:
 def validation(contract: Contract, site: str) -> str:
     """How its bits are checked."""
     tests = "/".join(("tests", *contract.file.split("/")[:2]))
-    if contract.is_kernel:
+    if contract.has_bits_of_its_own:
         interpreted = "on a machine without a card, TRITON_INTERPRET=1 runs it on a few elements"
         return f"`fuseproof fastpaths verify --site {contract.name}` ({interpreted}); {tests}"
     if contract.quality == "lossless":
@@ -90,13 +90,14 @@ def validation(contract: Contract, site: str) -> str:
 
 def microbenchmark(contract: Contract, site: str) -> str:
     """How its time is measured."""
-    if contract.is_kernel:
+    if contract.has_bits_of_its_own:
         return f"`fuseproof fastpaths bench --site {contract.name}`"
     candidate = f"--fastpaths {site}"
     if contract.quality != "lossless":
         candidate += f" --quality {contract.quality}"
     arms = f'--baseline "--fastpaths off" --candidate "{candidate}" --flags "--prompt …"'
-    return f"it has no kernel of its own; `fuseproof abba {arms}`"
+    what = "it is measured in its site" if contract.is_kernel else "it has no kernel of its own"
+    return f"{what}; `fuseproof abba {arms}`"
 
 
 def parameters_text(contract: Contract) -> str:

@@ -65,6 +65,11 @@ class Contract:
         return self.folder == "kernels"
 
     @property
+    def has_bits_of_its_own(self) -> bool:
+        """Whether it is a kernel that must have its reference's bits; one that is close has none to be held to."""
+        return self.is_kernel and "Close" not in self.paragraphs
+
+    @property
     def quality(self) -> str:
         """What a request must permit for it to run."""
         found = _QUALITY.search(self.paragraphs.get("Close", "") + self.paragraphs.get("Exact", ""))
@@ -120,11 +125,13 @@ class Guide:
 
     def names_with_kernels(self) -> tuple[str, ...]:
         """What ``verify --site`` and ``bench --site`` take: kernels, and sites that run any."""
-        kernels = [name for name, contract in self.contracts.items() if contract.is_kernel]
-        return tuple(dict.fromkeys([*(site for site in self.sites if self.kernels_of(site)), *kernels]))
+        kernels = [name for name, contract in self.contracts.items() if contract.has_bits_of_its_own]
+        sites = [site for site in self.sites if not set(kernels).isdisjoint(self.kernels_of(site))]
+        return tuple(dict.fromkeys([*sites, *kernels]))
 
     def checked_by(self, site: str) -> str:
         """The command that checks a site which has no kernel of its own."""
+        site = site if site in self.sites else self.site_of(site)
         quality = self.quality_of(site)
         if quality == "lossless":
             return f"fuseproof generate --fastpaths {site} --verify-every-step --prompt …"

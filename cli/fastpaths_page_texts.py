@@ -116,8 +116,9 @@ SITES = [UserSite("my_norm", fused=fused, reject_reason=reject_reason, modules="
 **In place of modules.** `modules` is a glob over the names of the transformer's modules (`*` stops at a dot, `**` \
 does not). `fused(module, ...)` takes what the module's forward takes, and returns what that returns. Names are the \
 model's own: the blocks are `transformer_blocks.*` and `single_transformer_blocks.*` in LongCat-Image \
-(`transformer_blocks.*.norm2`), and `layers.*` in ERNIE-Image (`layers.*.adaLN_sa_ln`, \
-`layers.*.self_attention.norm_q`, `layers.*.mlp`). A glob that names none is answered with those nearest to it.
+(`transformer_blocks.*.norm2`), `layers.*` in ERNIE-Image (`layers.*.adaLN_sa_ln`, \
+`layers.*.self_attention.norm_q`, `layers.*.mlp`), and `blocks.*` in Wan (`blocks.*.norm2`, \
+`blocks.*.ffn`). A glob that names none is answered with those nearest to it.
 
 **In place of a kernel.** `replaces="layernorm_modulate"` stands in for a built-in kernel. `fused` is called with that \
 kernel's parameters, by position; `fuseproof fastpaths explain KERNEL`, and its section above, give their order \
@@ -156,9 +157,12 @@ What else goes with it, a warning of the run says by name:
 it | `guidance_step`, `context_embedding`, `rotary_tables`, `timestep_embedding`, `modulation`, the VAE's |
 | ERNIE-Image | `layers.*` | `stream_blocks` and every other site of the transformer, `text_projection`, \
 `rotary_angles` and `image_rows` too: all belong to one rewritten forward | the VAE's |
+| Wan | `blocks.*`, `condition_embedder` | `video_blocks` and every other site of the transformer, `text_keys_values`, \
+`rotary_grid` and `timestep_rows` too: all belong to one rewritten forward | the VAE's |
 
 One on a module before or after the blocks (LongCat-Image: `x_embedder`, `norm_out`, `proj_out`; ERNIE-Image: \
-`x_embedder`, `final_norm`, `final_linear`, `time_embedding`, `adaLN_modulation`) leaves the blocks mounted and is \
+`x_embedder`, `final_norm`, `final_linear`, `time_embedding`, `adaLN_modulation`; Wan: `patch_embedding`, `norm_out`, \
+`proj_out`, `rope`) leaves the blocks mounted and is \
 called. So does `replaces`, which costs nothing else.
 
 **Checking and measuring.** On a card, `fastpaths verify --site NAME --fastpaths-from FILE` compares it over real \

@@ -47,7 +47,7 @@ def _job(model: str, fastpaths_from: str | None, folder: Path) -> Job:
             load_format="auto" if released is None else "dummy",
             prompt=(PROMPT,),
             image_path=images,
-            num_inference_steps=STEPS,
+            num_inference_steps=STEPS if family is None or family.only_steps is None else family.only_steps,
             no_save_output=True,
             verify_every_step=True,
             fastpaths_from=fastpaths_from,

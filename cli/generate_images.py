@@ -74,6 +74,7 @@ def run_one(index: int, job: Job, session: Session, on_saved: Callable[[Path], N
         client_ms=(ended - started) * 1e3,
         work=result.work,
         output=output,
+        frame_arrivals=tuple((arrival.frames, arrival.milliseconds) for arrival in result.frame_arrivals),
     )
     return Finished(record, tuple(warnings))
 

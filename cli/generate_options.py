@@ -34,6 +34,7 @@ ATTENTION_BACKENDS = (
     "xformers",
 )
 ATTENTION_ALIASES = {"torch_sdpa": "native", "sdpa": "native", "fa": "flash", "fa3": "_flash_3", "sage_attn": "sage"}
+REFERENCE_BACKENDS = ("diffusers", "reference")
 EXCLUSIVE_GROUPS: tuple[frozenset[str], ...] = (
     frozenset({"prompt", "prompt_path"}),
     frozenset({"fixed_prompt", "fixed_prompt_path"}),
@@ -98,9 +99,10 @@ class GenerateOptions:
     )
     backend: str = flag(
         "--backend",
-        type=Name("native", "diffusers", "auto", aliases={"sglang": "native"}),
+        type=Name("native", "diffusers", "reference", "auto", aliases={"sglang": "native"}),
         default="native",
-        description="diffusers is the reference; only auto may fall back, and it records that it did.",
+        description="diffusers is the reference; of a model that it does not have, reference is, our own eager one. "
+        "Only auto may fall back, and it records that it did.",
     )
     prompt: tuple[str, ...] = flag(
         "--prompt", multiple=True, description="What to draw; repeat it for several requests, run one by one."
@@ -184,7 +186,7 @@ class GenerateOptions:
     fastpaths: str | None = flag(
         "--fastpaths",
         metavar="[auto|off|NAME,...]",
-        description="Exact fast paths to mount. [default: auto; off with --backend diffusers]",
+        description="Exact fast paths to mount. [default: auto; off with --backend diffusers and reference]",
     )
     gate: str = flag(
         "--gate",
@@ -352,8 +354,8 @@ class GenerateOptions:
 
     @property
     def effective_fastpaths(self) -> str:
-        """``auto``, ``off`` or names: the reference backend mounts nothing unless told to."""
-        return self.fastpaths or ("off" if self.backend == "diffusers" else "auto")
+        """``auto``, ``off`` or names: a reference backend mounts nothing unless told to."""
+        return self.fastpaths or ("off" if self.backend in REFERENCE_BACKENDS else "auto")
 
     @property
     def warmup_plan(self) -> WarmupPlan:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fuseproof.cli import edit_inputs
+from fuseproof.cli import clip_warmups, edit_inputs
 from fuseproof.cli.clip_outputs import rate_of
 from fuseproof.cli.fastpath_choices import ChosenCertificate, has_lost_fastpaths, lost_coverage, unmet_text
 from fuseproof.cli.hash_seed import hash_seed_record, hash_seed_warning
@@ -38,7 +38,13 @@ def perf_dump(
         *session.warnings,
         *(text for one in finished for text in one.warnings),
     ]
-    said = (certificate.warning, coverage, hash_seed_warning(), thread_count_warning(os.environ))
+    said = (
+        certificate.warning,
+        coverage,
+        clip_warmups.other_geometry_warning(job.requests[0], _other_warmups(job, session)),
+        hash_seed_warning(),
+        thread_count_warning(os.environ),
+    )
     found += [text for text in said if text is not None]
     run = RunRecord(
         model=job.options.model_path,
@@ -107,11 +113,18 @@ def _config(job: Job, session: Session) -> dict[str, Any]:
         "canvas_pixels": first.canvas_pixels,
         "requested_size": edit_inputs.requested_size(job.options),
         "fastpaths_from_sha256": job.user_sites.sha256 if job.user_sites is not None else None,
-        **_clip_config(job),
+        **_clip_config(job, session),
     }
 
 
-def _clip_config(job: Job) -> dict[str, Any]:
+def _other_warmups(job: Job, session: Session) -> list[dict[str, int | None]]:
+    """What was warmed in the place of a clip's own size and length; empty for single images."""
+    if not job.family.makes_video:
+        return []
+    return clip_warmups.other_geometry(job.requests[0], job.warmups, session.warmup_steps)
+
+
+def _clip_config(job: Job, session: Session) -> dict[str, Any]:
     """What a clip's flags come to; nothing for a family that makes single images."""
     if not job.family.makes_video:
         return {}
@@ -119,5 +132,6 @@ def _clip_config(job: Job) -> dict[str, Any]:
         "num_frames": job.requests[0].num_frames,
         "fps": rate_of(job.options, job.family),
         "warmup_num_frames": job.warmups[0].num_frames if job.warmups else None,
+        "warmup_geometry": _other_warmups(job, session),
         "output_quality": job.options.output_quality or DEFAULT_QUALITY,
     }

@@ -12,13 +12,8 @@ from fuseproof.cli.fastpath_sites import refuse_unknown_sites
 from fuseproof.cli.generate_options import WARMUP_SYNTHETIC_PROMPT
 from fuseproof.errors import UsageError
 from fuseproof.pipelines.embedded import PREFIX
-from fuseproof.pipelines.families import (
-    FAMILIES,
-    Family,
-    closest_name,
-    families_of_pipeline_class,
-    family_of_model_id,
-)
+from fuseproof.pipelines.families import FAMILIES, closest_name, families_of_pipeline_class, family_of_model_id
+from fuseproof.pipelines.family import Family
 from fuseproof.pipelines.picture_sizes import nearest_canvas
 from fuseproof.pipelines.requests import GenerationRequest, refuse_renormalisation_of_nothing, validate_request
 
@@ -177,7 +172,9 @@ def request_warnings(
     options: GenerateOptions, family: Family, canvas: Canvas | None, checkpoint: Checkpoint | None
 ) -> tuple[str, ...]:
     """What the request asked for and will not get, and a family that its folder's name contradicts."""
-    found = [] if canvas is None else [edit_inputs.size_warning(options, family, canvas)]
+    found = [edit_inputs.unadvised_size_warning(options, family)]
+    if canvas is not None:
+        found.append(edit_inputs.size_warning(options, family, canvas))
     if checkpoint is not None:
         found.append(unnamed_turbo_warning(options, checkpoint))
     if options.model_path.startswith(PREFIX) and (options.use_pe or options.enable_prompt_rewrite):
@@ -200,7 +197,30 @@ def unnamed_turbo_warning(options: GenerateOptions, checkpoint: Checkpoint) -> s
     )
 
 
+def _check_backend(options: GenerateOptions, family: Family) -> None:
+    """Each model has one reference: diffusers' own pipeline, or ours where there is none."""
+    if options.backend == "diffusers" and not family.is_in_diffusers:
+        raise UsageError(
+            f"--backend diffusers cannot run {family.title}, which diffusers does not have; its eager reference is "
+            "--backend reference.",
+            next_step="Use --backend reference.",
+        )
+    if options.backend == "reference" and family.is_in_diffusers:
+        raise UsageError(
+            f"--backend reference is for models that diffusers does not have, and {family.title}'s reference is "
+            "diffusers' own pipeline.",
+            next_step="Use --backend diffusers.",
+        )
+    if options.enable_torch_compile and not family.is_in_diffusers:
+        raise UsageError(
+            f"--enable-torch-compile compiles a model's blocks as diffusers calls them, and {family.title} has a loop "
+            "of its own over their parts, so nothing would be compiled.",
+            next_step="Drop --enable-torch-compile.",
+        )
+
+
 def _check_family(options: GenerateOptions, family: Family) -> None:
+    _check_backend(options, family)
     if options.enable_cfg_renorm and not family.renormalises_guidance:
         raise UsageError(
             f"--enable-cfg-renorm was given, but {family.title} does not renormalise its guidance.",

@@ -28,10 +28,20 @@ def summary(dump: dict[str, Any]) -> str:
     lines = [
         f"worker {worker:.3f} s, denoise {denoise}, client {client:.3f} s" + (f" (apart: {apart})" if apart else "")
     ]
+    lines += arrival_lines(dump["requests"])
     lines += written_lines(dump["requests"])
     lines += [f"raw sha256 {output['raw_sha256']}" for output in dump["outputs"]]
     lines += fastpaths_lines(dump["fastpaths"])
     return "\n".join([*lines, graphs_line(dump["graphs"])] if dump["graphs"].get("captured") else lines)
+
+
+def arrival_lines(requests: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """For each clip that came in several parts: after how long each of them was there, and with how many frames."""
+    for request in requests:
+        arrivals = request.get("frame_arrivals") or ()
+        if len(arrivals) > 1:
+            parts = ", ".join(f"{part['frames']} after {part['at_ms'] / 1e3:.3f} s" for part in arrivals)
+            yield f"frames {parts}"
 
 
 def written_lines(requests: Sequence[Mapping[str, Any]]) -> Iterator[str]:

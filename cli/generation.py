@@ -35,7 +35,8 @@ from fuseproof.harness.machine.environment import describe
 from fuseproof.pipelines.checkpoints import Checkpoint, check_checkpoint
 from fuseproof.pipelines.dummy_geometry import family_of_dummy
 from fuseproof.pipelines.embedded import ResolvedModel, resolve_model
-from fuseproof.pipelines.families import Family, refuse_ids_of_later_families
+from fuseproof.pipelines.families import refuse_ids_of_later_families
+from fuseproof.pipelines.family import Family
 from fuseproof.pipelines.libraries import silence_libraries
 from fuseproof.pipelines.progress import ProgressObserver
 from fuseproof.pipelines.requests import GenerationRequest

@@ -55,6 +55,8 @@ class RequestRecord:
     client_ms: float
     work: Mapping[str, int]
     output: OutputRecord
+    frame_arrivals: tuple[tuple[int, float], ...] = ()
+    """Of a clip that is decoded chunk by chunk: how many frames came, and when, in ms since the request began."""
 
     @property
     def denoise_ms(self) -> float | None:
@@ -157,6 +159,9 @@ def _request_entry(index: int, request: RequestRecord) -> dict[str, Any]:
     }
     if request.rewritten_prompt is not None:
         entry["rewritten_prompt"] = request.rewritten_prompt
+    if request.frame_arrivals:
+        entry["first_frame_ms"] = request.frame_arrivals[0][1]
+        entry["frame_arrivals"] = [{"frames": frames, "at_ms": at_ms} for frames, at_ms in request.frame_arrivals]
     return entry
 
 

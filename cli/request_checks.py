@@ -18,7 +18,8 @@ from fuseproof.cli.prompts import read_prompts
 from fuseproof.pipelines.checkpoints import Checkpoint, check_checkpoint
 from fuseproof.pipelines.dummy_geometry import family_of_dummy
 from fuseproof.pipelines.embedded import source_of
-from fuseproof.pipelines.families import Family, refuse_ids_of_later_families
+from fuseproof.pipelines.families import refuse_ids_of_later_families
+from fuseproof.pipelines.family import Family
 
 if TYPE_CHECKING:
     from fuseproof.cli.generate_options import GenerateOptions

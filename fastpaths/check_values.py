@@ -1,7 +1,8 @@
 """Values that a kernel is checked with: what models hold, and what breaks a kernel that is almost right.
 
 Each entry of :data:`VALUES` fills one flat block of memory. bf16 blocks get the values named; fp32 ones (rotary tables,
-the size of a step) stay ordinary numbers in -1..1, except under ``random``, and anything else stays as it is.
+the size of a step) stay ordinary numbers in -1..1, except under ``random``. Integers, which of two rows a token takes,
+are 0 and 1 by turns.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def filler(name: str, seed: int, device: torch.device) -> Fill:
         elif block.is_floating_point():
             block.uniform_(-1.0, 1.0, generator=generator)
         else:
-            block.zero_()
+            block.zero_()[1::2] = 1
 
     return fill
 

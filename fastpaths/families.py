@@ -9,6 +9,8 @@ from typing import Any
 FAMILIES = {
     "LongCatImageTransformer2DModel": "fuseproof.fastpaths.sites.longcat_image",
     "ErnieImageTransformer2DModel": "fuseproof.fastpaths.sites.ernie_image",
+    "WanTransformer3DModel": "fuseproof.fastpaths.sites.wan_transformer",
+    "LongLive2Transformer3DModel": "fuseproof.fastpaths.sites.longlive2_transformer",
     "AutoencoderKL": "fuseproof.fastpaths.sites.autoencoder_kl",
     "AutoencoderKLFlux2": "fuseproof.fastpaths.sites.autoencoder_kl",
     "AutoencoderKLWan": "fuseproof.fastpaths.sites.autoencoder_kl_wan",

@@ -37,12 +37,17 @@ class Prediction:
 
 
 def make_skeleton(component: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    """Give a meta ``component`` parameters on ``device`` in ``dtype`` that share one element each; returns it."""
-    for module in component.modules():
+    """Give a meta ``component`` parameters on ``device`` in ``dtype`` that share one element each; returns it.
+
+    What the component's class keeps in fp32 when it is loaded is fp32 here too.
+    """
+    kept = frozenset(getattr(component, "_keep_in_fp32_modules", None) or ())
+    for path, module in component.named_modules():
         for tensors in (module._parameters, module._buffers):
             for name, tensor in tensors.items():
                 if tensor is not None:
-                    tensors[name] = _expanded(tensor, device, dtype)
+                    is_kept = not kept.isdisjoint((*path.split("."), name))
+                    tensors[name] = _expanded(tensor, device, torch.float32 if is_kept else dtype)
     return component.eval()
 
 

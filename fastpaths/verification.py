@@ -28,7 +28,9 @@ from fuseproof.fastpaths.tracing import SiteCall
 from fuseproof.fastpaths.trials import is_device_error
 from fuseproof.fastpaths.wording import difference_text
 
-POINTWISE_KERNELS = frozenset({"gated_residual", "gelu_tanh", "geglu", "attention_mlp_gelu", "conv_bias_residual"})
+POINTWISE_KERNELS = frozenset(
+    {"gated_residual", "table_gated_residual", "gelu_tanh", "geglu", "attention_mlp_gelu", "conv_bias_residual"}
+)
 FINITE_ONLY = frozenset({"row_quantize"})
 """Kernels that promise nothing of a row that is not finite."""
 RUNS = 2

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fuseproof.errors import FuseproofError, UsageError
-from fuseproof.pipelines.families import Family, families_of_pipeline_class
+from fuseproof.pipelines.families import families_of_pipeline_class
+from fuseproof.pipelines.family import Family
 
 MARKER = "fuseproof.json"
 SCHEMA = "fuseproof.checkpoint/1"

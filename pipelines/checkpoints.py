@@ -16,7 +16,8 @@ from typing import Any
 from fuseproof.errors import FuseproofError
 from fuseproof.pipelines.checkpoint_marker import MARKER, UNMARKED, Marker, family_of_checkpoint, parse_marker
 from fuseproof.pipelines.config_numbers import number_faults
-from fuseproof.pipelines.families import PROMPT_ENHANCER, Component, Family
+from fuseproof.pipelines.families import PROMPT_ENHANCER
+from fuseproof.pipelines.family import Component, Family
 from fuseproof.pipelines.regular_files import open_regular
 from fuseproof.pipelines.wan_configs import refuse_unfit_configs
 from fuseproof.pipelines.weight_files import WeightFile, foreign_contents, read_weight_file
@@ -179,11 +180,18 @@ def _check_component_folder(folder: Path, name: str, component: Component, class
         _check_processor_files(folder, name)
 
 
+def class_by_config(config: Mapping[str, Any], class_name: str) -> str:
+    """The class that a component's config means: some folders call UMT5's encoder that of T5, whose weights differ."""
+    is_umt5 = class_name == "T5EncoderModel" and config.get("model_type") == "umt5"
+    return "UMT5EncoderModel" if is_umt5 else class_name
+
+
 def _check_own_class(config: Mapping[str, Any], class_name: str, shown: str, folder: Path) -> None:
     """A component's config often names its class too; the libraries load another one without a word."""
+    accepted = {class_name, class_by_config(config, class_name)}
     for key in ("_class_name", "architectures"):
         named = config.get(key) or class_name
-        if class_name not in (named if isinstance(named, list) else [named]):
+        if accepted.isdisjoint(named if isinstance(named, list) else [named]):
             raise _unreadable(
                 f"{shown} in {folder} has {key} {json.dumps(named)}, but {MODEL_INDEX} says {class_name}."
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fuseproof.errors import UsageError
-from fuseproof.pipelines.families import Family
+from fuseproof.pipelines.family import Family
 
 
 def refuse_frames(num_frames: int | None, family: Family) -> None:
@@ -24,8 +24,8 @@ def refuse_frames(num_frames: int | None, family: Family) -> None:
     nearest = nearest_lengths(num_frames, family)
     if num_frames not in nearest:
         raise UsageError(
-            f"{family.title} cannot make {num_frames} frames: they must be a multiple of {family.frame_multiple} and "
-            f"one, up to {family.maximum_frames}, and the nearest {'are' if len(nearest) > 1 else 'is'} "
+            f"{family.title} cannot make {num_frames} frames: they must be {lengths_rule(family)}, up to "
+            f"{family.maximum_frames}, and the nearest {'are' if len(nearest) > 1 else 'is'} "
             f"{' and '.join(map(str, nearest))}.",
             next_step=f"Use --num-frames {nearest[-1]}.",
         )
@@ -33,6 +33,13 @@ def refuse_frames(num_frames: int | None, family: Family) -> None:
 
 def nearest_lengths(num_frames: int, family: Family) -> tuple[int, ...]:
     """The valid numbers of frames next to ``num_frames``: itself where it is one, else one or two, ascending."""
-    below = (num_frames - 1) // family.frame_multiple * family.frame_multiple + 1
+    shortest = family.frame_remainder
+    below = (num_frames - shortest) // family.frame_multiple * family.frame_multiple + shortest
     found = (below,) if below == num_frames else (below, below + family.frame_multiple)
-    return tuple(sorted({min(max(frames, 1), family.maximum_frames) for frames in found}))
+    return tuple(sorted({min(max(frames, shortest), family.maximum_frames) for frames in found}))
+
+
+def lengths_rule(family: Family) -> str:
+    """Which numbers of frames the family's clips have: ``a multiple of 4 and one``."""
+    remainder = "one" if family.frame_remainder == 1 else str(family.frame_remainder)
+    return f"a multiple of {family.frame_multiple} and {remainder}"

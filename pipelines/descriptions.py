@@ -6,9 +6,17 @@ from collections import Counter
 from typing import Any
 
 from fuseproof.pipelines.checkpoints import Checkpoint
+from fuseproof.pipelines.clip_lengths import lengths_rule
 from fuseproof.pipelines.dummy_geometry import BYTES_OF_DTYPE, GEOMETRIES, DummyGeometry
-from fuseproof.pipelines.families import Family
+from fuseproof.pipelines.family import Family
 
+WAN_GEOMETRY = {
+    "blocks": "num_layers",
+    "attention_heads": "num_attention_heads",
+    "head_dim": "attention_head_dim",
+    "ffn_hidden_size": "ffn_dim",
+    "text_hidden_size": "text_dim",
+}
 TRANSFORMER_GEOMETRY = {
     "LongCatImageTransformer2DModel": {
         "joint_blocks": "num_layers",
@@ -24,13 +32,8 @@ TRANSFORMER_GEOMETRY = {
         "ffn_hidden_size": "ffn_hidden_size",
         "text_hidden_size": "text_in_dim",
     },
-    "WanTransformer3DModel": {
-        "blocks": "num_layers",
-        "attention_heads": "num_attention_heads",
-        "head_dim": "attention_head_dim",
-        "ffn_hidden_size": "ffn_dim",
-        "text_hidden_size": "text_dim",
-    },
+    "WanTransformer3DModel": WAN_GEOMETRY,
+    "LongLive2Transformer3DModel": WAN_GEOMETRY,
 }
 """By transformer class: our words for the geometry, and the keys of its config that say it."""
 
@@ -96,7 +99,7 @@ def frame_rule(family: Family) -> str | None:
     """How many frames a clip may have, as a sentence's end; None for a family that makes single images."""
     if not family.makes_video:
         return None
-    return f"a multiple of {family.frame_multiple} and one, up to {family.maximum_frames}"
+    return f"{lengths_rule(family)}, up to {family.maximum_frames}"
 
 
 def rounded_parameters(count: int) -> str:
@@ -132,7 +135,7 @@ def _dummy_sizes(geometry: DummyGeometry, transformer_class: str) -> dict[str, d
     transformer = {name: geometry.transformer[key] for name, key in TRANSFORMER_GEOMETRY[transformer_class].items()}
     return {
         "transformer": transformer | {"rotary_axes": list(geometry.rotary_axes)},
-        **(_wan_sizes(geometry) if geometry.architecture == "wan" else _picture_sizes(geometry)),
+        **(_wan_sizes(geometry) if geometry.architecture in ("wan", "longlive2") else _picture_sizes(geometry)),
     }
 
 

@@ -3,11 +3,11 @@
 No file is read and nothing is downloaded. Models are built on the meta device, counted, and refused while nothing is
 allocated yet if they do not fit; then each gets its memory on the target device and is drawn there
 (:mod:`fuseproof.pipelines.dummy_weights`). Which classes those are, and the gains that make random weights behave like
-a model, stand in :mod:`fuseproof.pipelines.dummy_longcat`, :mod:`fuseproof.pipelines.dummy_ernie` and
-:mod:`fuseproof.pipelines.dummy_wan`. The gains are
-those of the tiny checkpoint and do not depend on width, so 50 steps stay finite in bf16 and the picture depends on seed
-and prompt. The tokenizer is the tiny checkpoint's too, one token a byte: where prompts are padded to a fixed length,
-only the chat template around them gets longer than with real merges; where they keep their own, it is their bytes.
+a model, stand in :mod:`fuseproof.pipelines.dummy_longcat`, :mod:`fuseproof.pipelines.dummy_ernie`,
+:mod:`fuseproof.pipelines.dummy_wan` and :mod:`fuseproof.pipelines.dummy_longlive2`. The gains are those of the tiny
+checkpoint and do not depend on width, so 50 steps stay finite in bf16 and the picture depends on seed and prompt. The
+tokenizer is the tiny checkpoint's too, one token a byte: where prompts are padded to a fixed length, only the chat
+template around them gets longer than with real merges; where they keep their own, it is their bytes.
 """
 
 from __future__ import annotations
@@ -18,16 +18,22 @@ from typing import Any
 import torch
 
 from fuseproof.errors import FuseproofError
-from fuseproof.pipelines import dummy_ernie, dummy_longcat, dummy_wan, memory
+from fuseproof.pipelines import dummy_ernie, dummy_longcat, dummy_longlive2, dummy_wan, memory
 from fuseproof.pipelines.dummy_geometry import DummyGeometry, geometry_of
 from fuseproof.pipelines.dummy_weights import cast, materialise
-from fuseproof.pipelines.families import Family
+from fuseproof.pipelines.family import Family
 from fuseproof.pipelines.libraries import silence_libraries
+from fuseproof.pipelines.own_classes import library_class
 
 GIB = 1024**3
 META = torch.device("meta")
 
-ARCHITECTURES: dict[str, ModuleType] = {"longcat": dummy_longcat, "ernie": dummy_ernie, "wan": dummy_wan}
+ARCHITECTURES: dict[str, ModuleType] = {
+    "longcat": dummy_longcat,
+    "ernie": dummy_ernie,
+    "wan": dummy_wan,
+    "longlive2": dummy_longlive2,
+}
 
 
 def load_dummy_pipeline(
@@ -41,8 +47,6 @@ def load_dummy_pipeline(
     before any is taken.
     """
     silence_libraries()
-    import diffusers
-
     sizes = geometry or geometry_of(family)
     architecture = ARCHITECTURES[sizes.architecture]
     models = build_on_meta(sizes)
@@ -61,7 +65,7 @@ def load_dummy_pipeline(
     architecture.finish(models)
     if device.type == "cuda":
         torch.cuda.synchronize(device)  # drawing belongs to the load time, not to what runs next
-    pipeline = getattr(diffusers, family.pipeline_class)(
+    pipeline = library_class("diffusers", family.pipeline_class, "pipeline")(
         **architecture.other_components(family), **models, **family.pipeline_options
     )
     pipeline.set_progress_bar_config(disable=True)

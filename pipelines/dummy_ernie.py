@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fuseproof.pipelines.dummy_geometry import DummyGeometry
-from fuseproof.pipelines.families import Family
+from fuseproof.pipelines.family import Family
 from fuseproof.pipelines.tiny.ernie_image import (
     LONGEST_PROMPT,
     byte_level_tokenizer,

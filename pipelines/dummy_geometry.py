@@ -6,21 +6,22 @@ run the real shapes. Sources: Qwen2.5-VL-7B-Instruct's public config for the tex
 for the transformer (the class's defaults, 19 + 38, are another model); for ERNIE-Image its released 36 blocks of 4096
 (the class's defaults, 24 of 3072, are another model), Ministral-3-3B's public config for the text encoder (26 layers of
 3072) and the class's own defaults, which are FLUX.2's, for the ``AutoencoderKLFlux2``; for Wan the public configs of
-its transformers and VAEs, and UMT5-XXL's for the text encoder. ``parameters`` are counted on the meta device; a test
-counts them again.
+its transformers and VAEs, and UMT5-XXL's for the text encoder. LongLive 2 has Wan 2.2 TI2V-5B's sizes throughout.
+``parameters`` are counted on the meta device; a test counts them again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
 from fuseproof.errors import UsageError
-from fuseproof.pipelines.families import FAMILIES, Family, family_of_model_id
+from fuseproof.pipelines.families import FAMILIES, family_of_model_id
+from fuseproof.pipelines.family import Family
 from fuseproof.pipelines.wan_latents import WAN22_VAE
 
 RECIPE = 1
@@ -49,12 +50,12 @@ class DummyGeometry:
     vae: Arguments
     parameters: Mapping[str, int] = field(default_factory=dict)
     float32_parameters: Mapping[str, int] = field(default_factory=dict)
-    architecture: Literal["longcat", "ernie", "wan"] = "longcat"
+    architecture: Literal["longcat", "ernie", "wan", "longlive2"] = "longcat"
 
     @property
     def rotary_axes(self) -> tuple[int, ...]:
         """Channels of a head that turn with each axis of a position."""
-        if self.architecture == "wan":
+        if self.architecture in ("wan", "longlive2"):
             width = self.transformer["attention_head_dim"]
             plane = 2 * (width // 6)
             return width - 2 * plane, plane, plane
@@ -220,6 +221,8 @@ WAN22 = DummyGeometry(
     architecture="wan",
 )
 
+LONGLIVE2 = replace(WAN22, float32_parameters=MappingProxyType({"transformer": 10_973_184}), architecture="longlive2")
+
 WAN21 = DummyGeometry(
     transformer=MappingProxyType(
         {
@@ -249,6 +252,7 @@ GEOMETRIES: Mapping[str, DummyGeometry] = MappingProxyType(
         "ernie-image-turbo": ERNIE,
         "wan2.2-ti2v-5b": WAN22,
         "wan2.1-t2v-1.3b": WAN21,
+        "longlive2": LONGLIVE2,
     }
 )
 """By family name. What differs between a model, its editing and its distilled variant are weights, not sizes."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fuseproof.pipelines.dummy_geometry import DummyGeometry
-from fuseproof.pipelines.families import Family
+from fuseproof.pipelines.family import Family
 from fuseproof.pipelines.tiny.longcat_image import (
     byte_level_tokenizer,
     dynamic_scheduler,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fuseproof.pipelines.dummy_geometry import DummyGeometry
-from fuseproof.pipelines.families import Family
+from fuseproof.pipelines.family import Family
 from fuseproof.pipelines.tiny.wan import (
     FLOW_SHIFT,
     align_pixels_of_a_patch,

@@ -61,7 +61,7 @@ def cast(model: torch.nn.Module, dtype: torch.dtype) -> None:
 
 def is_of_diffusers(model: torch.nn.Module) -> bool:
     """Whether loading follows diffusers' rule; transformers keeps its own modules in fp32 for float16 alone."""
-    return type(model).__module__.startswith("diffusers.")
+    return any(kind.__module__.startswith("diffusers.") for kind in type(model).__mro__)
 
 
 def _compute_buffers(model: torch.nn.Module, device: torch.device) -> None:

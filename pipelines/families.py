@@ -8,89 +8,13 @@ judged before a model is loaded stands here; what depends on one checkpoint is r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
 
 from fuseproof.errors import UsageError
-
-ComponentKind = Literal["model", "scheduler", "tokenizer", "processor"]
-
-
-@dataclass(frozen=True)
-class Component:
-    """One entry of a pipeline's ``model_index.json``.
-
-    ``classes`` lists the accepted class names, the usual one first. A component that is not ``required`` may be
-    absent or ``[null, null]``; the pipeline then lacks what ``purpose`` says.
-    """
-
-    kind: ComponentKind
-    library: Literal["diffusers", "transformers"]
-    classes: tuple[str, ...]
-    purpose: str
-    required: bool = True
-
-
-@dataclass(frozen=True)
-class Family:
-    """One model family.
-
-    Sizes are in pixels; both sides must be multiples of ``size_multiple`` between ``minimum_side`` and
-    ``maximum_side``, with at most ``maximum_pixels`` in all. ``embedded_*`` are the defaults of the small checkpoint
-    ``embedded:<name>``. ``parameters`` counts the released transformer. ``text_tokens`` is the length that every prompt
-    is padded to; None where a prompt keeps its own.
-
-    A family that ``takes_image`` draws on a canvas of about ``canvas_pixels`` in the input image's aspect (a checkpoint
-    may say another area), so its default sizes are those of a square input. One that ``accepts_image`` runs with or
-    without: a clip then begins with the image, scaled to the request's size. Families may share a ``pipeline_class``;
-    the first one is meant where nothing tells them apart. ``rewrites_prompts`` and ``enhances_prompts`` say what may
-    write a prompt anew: the text encoder itself, or the components of :data:`PROMPT_ENHANCER`.
-
-    Clips (``makes_video``) have a multiple of ``frame_multiple`` frames, and one, up to ``maximum_frames``;
-    ``default_fps`` is what the model was made for. ``pipeline_options`` are what ``model_index.json`` says besides
-    components: they tell families of one class apart, and the pipeline is made with them. ``empty_components`` belong
-    to other members of the class, and must be empty. ``float32_components`` compute in fp32 whatever the run's dtype.
-    """
-
-    name: str
-    title: str
-    pipeline_class: str
-    model_ids: tuple[str, ...]
-    components: Mapping[str, Component]
-    default_width: int
-    default_height: int
-    default_steps: int
-    default_guidance_scale: float
-    embedded_width: int
-    embedded_height: int
-    embedded_steps: int
-    size_multiple: int
-    minimum_side: int
-    maximum_side: int
-    maximum_pixels: int
-    text_tokens: int | None
-    parameters: int
-    geometry: Mapping[str, int | str]
-    takes_image: bool = False
-    accepts_image: bool = False
-    makes_video: bool = False
-    default_frames: int | None = None
-    embedded_frames: int | None = None
-    frame_multiple: int = 1
-    maximum_frames: int = 1
-    default_fps: int | None = None
-    canvas_pixels: int | None = None
-    renormalises_guidance: bool = True
-    rewrites_prompts: bool = True
-    enhances_prompts: bool = False
-    pipeline_options: Mapping[str, bool | float | None] = field(default_factory=dict)
-    empty_components: tuple[str, ...] = ()
-    float32_components: tuple[str, ...] = ()
-    notes: tuple[str, ...] = field(default=())
-
+from fuseproof.pipelines.family import Component, Family
 
 LONGCAT_IMAGE = Family(
     name="longcat-image",
@@ -364,6 +288,54 @@ WAN22_TI2V_5B = replace(
     ),
 )
 
+LONGLIVE2 = replace(
+    WAN22_TI2V_5B,
+    name="longlive2",
+    title="LongLive 2",
+    pipeline_class="LongLive2Pipeline",
+    model_ids=("Rabinovich/LongLive-2.0-5B-Diffusers",),
+    components=MappingProxyType(
+        {
+            **WAN22_TI2V_5B.components,
+            "scheduler": Component(
+                "scheduler",
+                "diffusers",
+                ("FlowMatchEulerDiscreteScheduler", "UniPCMultistepScheduler"),
+                "nothing here: the steps are the model's own",
+            ),
+            "text_encoder": Component(
+                "model", "transformers", ("UMT5EncoderModel", "T5EncoderModel"), "prompt embeddings"
+            ),
+            "transformer": Component(
+                "model", "diffusers", ("LongLive2Transformer3DModel",), "denoising, chunk by chunk"
+            ),
+        }
+    ),
+    default_steps=4,
+    default_guidance_scale=1.0,
+    embedded_steps=4,
+    default_frames=61,
+    embedded_frames=61,
+    frame_multiple=32,
+    frame_remainder=29,
+    clip_canvas_pixels=1280 * 704,
+    advised_sizes=((1280, 704), (704, 1280), (832, 480), (480, 832)),
+    only_steps=4,
+    takes_guidance=False,
+    is_in_diffusers=False,
+    pipeline_options=MappingProxyType({}),
+    float32_components=(),
+    notes=(
+        "A clip is made in chunks of 8 latent frames: 29 frames, and 32 more for each further chunk.",
+        WAN21_T2V_1_3B.notes[1],
+        "Distilled to 4 steps without guidance; each chunk but the last takes one forward more, for the next to see.",
+        "With --image-path the clip begins with that image and has its aspect at about 0.9 megapixels, whatever size "
+        "was asked for.",
+        "The VAE computes in the run's dtype, and decodes each chunk as soon as it is there.",
+        "diffusers does not have it: --backend reference is its eager reference.",
+    ),
+)
+
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         family.name: family
@@ -375,6 +347,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             ERNIE_IMAGE_TURBO,
             WAN22_TI2V_5B,
             WAN21_T2V_1_3B,
+            LONGLIVE2,
         )
     }
 )
@@ -394,7 +367,6 @@ NOT_SUPPORTED_YET: Mapping[str, str] = MappingProxyType(
 
 IDS_NOT_SUPPORTED_YET: Mapping[str, str] = MappingProxyType(
     {
-        "Rabinovich/LongLive-2.0-5B-Diffusers": "LongLive 2",
         "Wan-AI/Wan2.1-T2V-14B-Diffusers": "Wan 2.1 T2V 14B",
         "Wan-AI/Wan2.2-T2V-A14B-Diffusers": "Wan 2.2 T2V A14B",
     }

@@ -14,11 +14,14 @@ from fuseproof.fastpaths.replacements import Forward, Replacement
 
 META = torch.device("meta")
 LONGCAT, ERNIE = "LongCatImageTransformer2DModel", "ErnieImageTransformer2DModel"
-WAN = "WanTransformer3DModel"
+WAN, LONGLIVE2 = "WanTransformer3DModel", "LongLive2Transformer3DModel"
 LONGEST_GRID_SIDE = 64
 CHANNELS_TOLD_BY_TOKEN = 48
 """Latent channels of the Wan that is told a timestep for each token (2.2 TI2V-5B); its config does not say so."""
+LARGEST_CHUNK = 8
+"""Latent frames of LongLive 2."""
 
+NARROW_WAN = MappingProxyType({"num_layers": 1, "num_attention_heads": 2, "text_dim": 64, "ffn_dim": 512})
 NARROW: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         LONGCAT: {"num_layers": 1, "num_single_layers": 1, "num_attention_heads": 2, "joint_attention_dim": 64},
@@ -29,18 +32,53 @@ NARROW: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "ffn_hidden_size": 768,
             "text_in_dim": 64,
         },
-        WAN: {"num_layers": 1, "num_attention_heads": 2, "text_dim": 64, "ffn_dim": 512},
+        WAN: NARROW_WAN,
+        LONGLIVE2: NARROW_WAN,
     }
 )
 """By class, what is changed in a config for a few rows in Triton's interpreter; heads keep their width."""
 
 
-def forward_inputs(
-    transformer: Any, batch: int, text_rows: int, image_rows: int, dtype: torch.dtype
-) -> dict[str, torch.Tensor]:
-    """The tensors of one call, by the argument's name: ``batch`` samples of ``text_rows`` + ``image_rows`` tokens."""
+def forward_inputs(transformer: Any, batch: int, text_rows: int, image_rows: int, dtype: torch.dtype) -> dict[str, Any]:
+    """What one call is given, by the argument's name: tensors of ``batch`` samples of ``text_rows`` + ``image_rows``
+    tokens.
+    """
+    if type(transformer).__name__ == LONGLIVE2:
+        return _longlive2_inputs(transformer, batch, text_rows, image_rows, dtype)
     make = {ERNIE: _ernie_inputs, WAN: _wan_inputs}.get(type(transformer).__name__, _longcat_inputs)
     return make(transformer.config, batch, text_rows, image_rows, dtype)
+
+
+def eager_forward(transformer: Any, inputs: Mapping[str, Any]) -> Any:
+    """The model's own forward of :func:`forward_inputs`: a tuple of tensors."""
+    with runnable_on_meta(transformer):
+        if type(transformer).__name__ == LONGLIVE2:
+            return (transformer(**inputs, write=False),)
+        return transformer(**inputs, return_dict=False)
+
+
+def ways_to_tell(inputs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """``inputs`` of one call, and before them those with one timestep a sample where each token has one of its own."""
+    if inputs["timestep"].ndim == 2 and "caches" not in inputs:  # there each frame has one
+        yield {**inputs, "timestep": inputs["timestep"][:, 0]}
+    yield dict(inputs)
+
+
+def prepared_calls(rewritten: Any, inputs: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+    """What the core of a ``rewritten`` forward takes, for each way in which tokens can be told their timesteps."""
+    for one in ways_to_tell(inputs):
+        prepared = rewritten.prepare(**one)
+        yield prepared
+        if "caches" in inputs:
+            latents, timestep, _, *place = prepared
+            yield latents, timestep, None, *place  # as where all frames share a row
+
+
+def dtype_of(transformer: Any) -> torch.dtype:
+    """The dtype of its matrices: a few small parameters may be kept in another one."""
+    largest = max(transformer.parameters(), key=lambda parameter: parameter.numel())
+    dtype: torch.dtype = largest.dtype
+    return dtype
 
 
 @contextmanager
@@ -146,5 +184,24 @@ def _wan_inputs(
     }
 
 
-def _largest_divisor(number: int) -> int:
-    return next(side for side in range(LONGEST_GRID_SIDE, 0, -1) if number % side == 0)
+def _longlive2_inputs(
+    transformer: Any, batch: int, text_rows: int, image_rows: int, dtype: torch.dtype
+) -> dict[str, Any]:
+    """The first chunk of a clip: as many frames as divide the rows, up to those of a whole one."""
+    frames = _largest_divisor(image_rows, LARGEST_CHUNK)
+    columns = _largest_divisor(image_rows // frames)
+    config, rows = transformer.config, image_rows // frames // columns
+    _, high, wide = config.patch_size
+    height, width = rows * high, columns * wide
+    latents = torch.empty(batch, config.in_channels, frames, height, width, dtype=dtype, device=META)
+    return {
+        "hidden_states": latents,
+        "timestep": torch.empty(batch, frames, dtype=torch.float32, device=META),
+        "encoder_hidden_states": torch.empty(batch, text_rows, config.text_dim, dtype=dtype, device=META),
+        "caches": transformer.new_caches(batch, height, width, META, dtype, LARGEST_CHUNK),
+        "start_frame": 0,
+    }
+
+
+def _largest_divisor(number: int, at_most: int = LONGEST_GRID_SIDE) -> int:
+    return next(side for side in range(at_most, 0, -1) if number % side == 0)

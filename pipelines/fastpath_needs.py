@@ -11,9 +11,21 @@ from typing import Any
 from fuseproof.pipelines.requests import GenerationRequest
 
 NOT_NEEDED = "not needed"
-HELD_FOR_A_REQUEST = frozenset({"context_embedding", "rotary_tables", "text_projection", "rotary_angles"})
+HELD_FOR_A_REQUEST = frozenset(
+    {
+        "context_embedding",
+        "rotary_tables",
+        "text_projection",
+        "rotary_angles",
+        "text_keys_values",
+        "rotary_grid",
+    }
+)
 HELD_FOR_A_STEP = frozenset({"timestep_embedding", "modulation"})
 """Where the blocks are rewritten, ``modulation`` has work in every call, and is seen to run."""
+OF_TOKENS = {"timestep_rows": "video_blocks"}
+"""What only meets timesteps that are told token by token, and the site around it: where that ran, there was none."""
+ONE_TIMESTEP = "the model is told one timestep a sample, no token has one of its own"
 OF_THE_NATIVE_LOOP = frozenset({"guidance_step"})
 WITHOUT_A_FUSED_CALL = frozenset({"eager", "unreached"})
 
@@ -35,6 +47,10 @@ def without_need(site: str, request: GenerationRequest, backend: str) -> str | N
 def with_needs(report: Mapping[str, Any], requests: Sequence[GenerationRequest], backend: str) -> dict[str, Any]:
     """``report`` of a mount, where a site without a fused call is ``not needed`` if no request had work for it."""
     sites = {name: _with_need(name, site, requests, backend) for name, site in report["sites"].items()}
+    for name, around in OF_TOKENS.items():
+        ran = sites.get(around, {}).get("calls_fused")
+        if requests and ran and sites.get(name, {}).get("state") == "unreached":
+            sites[name] = {**sites[name], "state": NOT_NEEDED, "reason": ONE_TIMESTEP}
     return {**report, "sites": sites}
 
 

@@ -30,7 +30,7 @@ def vae_calls(vae: Any, width: int, height: int, device: torch.device, *, encode
     ``device`` is where the calls will be made: how torch rounds a norm's statistics is asked there.
     """
     if type(vae).__name__ == wan.CLASS_NAME:
-        return wan.wan_vae_calls(vae, width, height)
+        return wan.wan_vae_calls(vae, width, height, encodes=encodes)
     if family_of(vae) is None:
         return []
     rounds = bool(kernel_module("group_norm_silu").rounds_statistics(device))

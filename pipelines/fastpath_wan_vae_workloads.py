@@ -11,20 +11,40 @@ from fuseproof.fastpaths.tracing import SiteCall
 
 META = torch.device("meta")
 CLASS_NAME = "AutoencoderKLWan"
-NORMS, BLOCKS, UPSAMPLING = "wan_vae_norms", "wan_vae_blocks", "wan_vae_upsampling"
+NORMS, BLOCKS = "wan_vae_norms", "wan_vae_blocks"
+UPSAMPLING, DOWNSAMPLING = "wan_vae_upsampling", "wan_vae_downsampling"
 FRAMES_OF_A_CHUNK = 4
 
 
-def wan_vae_calls(vae: Any, width: int, height: int) -> list[SiteCall]:
-    """The kernels at the last level of a decode of ``width`` x ``height`` pixels, where most of its time goes."""
+def wan_vae_calls(vae: Any, width: int, height: int, *, encodes: bool) -> list[SiteCall]:
+    """The kernels at the last level of a decode of ``width`` x ``height`` pixels, where most of its time goes.
+
+    And those of the first sampler of an encode, where a request ``encodes``.
+    """
     patch = vae.config.patch_size or 1
     channels = vae.config.decoder_base_dim or vae.config.base_dim
-    return _calls(channels, FRAMES_OF_A_CHUNK, height // patch, width // patch)
+    calls = _calls(channels, FRAMES_OF_A_CHUNK, height // patch, width // patch)
+    if encodes:
+        calls += _encoder_calls(vae.config.base_dim, FRAMES_OF_A_CHUNK, height // patch, width // patch, 2)
+    return calls
 
 
 def small_wan_vae_calls() -> list[SiteCall]:
-    """The same calls on a few elements."""
-    return _calls(4, 2, 3, 4)
+    """The same calls on a few elements; a CPU rounds a mean of several in a way of its own."""
+    return _calls(4, 2, 3, 4) + _encoder_calls(4, 2, 3, 4, 1)
+
+
+def _encoder_calls(channels: int, frames: int, height: int, width: int, side_factor: int) -> list[SiteCall]:
+    """bf16 calls channels-last: a border in front of a convolution, and the averaged shortcut behind it."""
+    x = torch.empty(1, channels, frames, height, width, dtype=torch.bfloat16, device=META)
+    x = x.contiguous(memory_format=torch.channels_last_3d)
+    small = (1, channels, frames, height // side_factor, width // side_factor)
+    output = torch.empty(small, dtype=x.dtype, device=META).contiguous(memory_format=torch.channels_last_3d)
+    bias = torch.empty(channels, dtype=x.dtype, device=META)
+    return [
+        SiteCall(DOWNSAMPLING, layout_of("bordered_frames", (x, 1), {})),
+        SiteCall(DOWNSAMPLING, layout_of("average_downsample_add", (output, bias, x, 1, side_factor, True), {})),
+    ]
 
 
 def _calls(channels: int, frames: int, height: int, width: int) -> list[SiteCall]:

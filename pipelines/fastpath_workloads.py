@@ -13,21 +13,24 @@ from typing import Any
 import torch
 
 from fuseproof.errors import UsageError
-from fuseproof.fastpaths.call_layouts import layout_of
+from fuseproof.fastpaths.call_layouts import CallLayout, Place, layout_of
 from fuseproof.fastpaths.check_values import NOT_FINITE
 from fuseproof.fastpaths.families import family_of
 from fuseproof.fastpaths.installation import Installation
 from fuseproof.fastpaths.tracing import Run, SiteCall, trace, trace_modules, with_stand_ins
 from fuseproof.fastpaths.user_sites import UserSite
 from fuseproof.fastpaths.verification import Case, cases_for
-from fuseproof.pipelines.families import Family
+from fuseproof.pipelines.family import Family
 from fuseproof.pipelines.fastpath_forwards import (
+    LARGEST_CHUNK,
     NARROW,
     changes_for_width,
+    dtype_of,
+    eager_forward,
     forward_inputs,
     head_width,
+    prepared_calls,
     quantized_parts,
-    runnable_on_meta,
 )
 from fuseproof.pipelines.fastpath_vae_workloads import small_vae_calls, vae_calls
 from fuseproof.pipelines.skeletons import Skeleton, skeleton_of
@@ -71,10 +74,11 @@ REAL: Mapping[str, tuple[Workload, ...]] = MappingProxyType(
         "ernie-image-turbo": (Workload("1024x1024", 77, 4096),),
         "wan2.2-ti2v-5b": (Workload("1280x704, 121 frames", 512, 27280), Workload("832x480, 61 frames", 512, 6240)),
         "wan2.1-t2v-1.3b": (Workload("832x480, 81 frames", 512, 32760),),
+        "longlive2": (Workload("832x480, a chunk", 512, 3120), Workload("1280x704, a chunk", 512, 7040)),
     }
 )
 """By family name. Editing adds the input picture's tokens to both streams. ERNIE-Image takes a prompt at its own length
-(77 is a long sentence), and both guidance branches in one batch.
+(77 is a long sentence), and both guidance branches in one batch. LongLive 2 runs a chunk of 8 latent frames at a time.
 """
 
 
@@ -85,21 +89,25 @@ def real_workloads(family: Family, *, is_embedded: bool) -> tuple[Workload, ...]
     width, height = family.embedded_width, family.embedded_height
     rows = (width // family.size_multiple) * (height // family.size_multiple)
     if family.embedded_frames is not None:
-        rows *= (family.embedded_frames - 1) // family.frame_multiple + 1
+        is_chunked = family.frame_remainder > 1
+        rows *= LARGEST_CHUNK if is_chunked else (family.embedded_frames - 1) // family.frame_multiple + 1
     images = 2 * rows if family.takes_image else rows
     return (Workload(f"{width}x{height}", family.text_tokens or EMBEDDED_TEXT_ROWS, images),)
 
 
 def transformer_run(transformer: Any, workload: Workload, dtype: torch.dtype = torch.bfloat16) -> Run:
-    """One forward of ``transformer`` on the meta device, through its rewritten form where there is one."""
+    """One forward of ``transformer`` on the meta device, through its rewritten form where there is one.
+
+    Where tokens can be told their timesteps, the rewritten form runs both ways: told alike, and told apart.
+    """
     inputs = forward_inputs(transformer, workload.batch, workload.text_rows, workload.image_rows, dtype)
 
     def run(installation: Installation) -> Any:
         target = installation.graph_target
         if target is None:
-            with runnable_on_meta(transformer):
-                return transformer(**inputs, return_dict=False)
-        return getattr(target.owner, target.attribute)(*target.owner.prepare(**inputs))
+            return eager_forward(transformer, inputs)
+        core = getattr(target.owner, target.attribute)
+        return [core(*prepared) for prepared in prepared_calls(target.owner, inputs)][-1]
 
     return run
 
@@ -161,11 +169,13 @@ def _changed(component: Any, changes: Mapping[str, Any]) -> Any:
 
 
 def in_dtype(component: Any, dtype: torch.dtype) -> Any:
-    """A meta component in ``dtype``, without the library's remark on modules that some families keep in fp32."""
-    for module in component.modules():
+    """A meta component in ``dtype``, but for what its class keeps in fp32 when it is loaded."""
+    kept = frozenset(getattr(component, "_keep_in_fp32_modules", None) or ())
+    for path, module in component.named_modules():
         for name, parameter in module._parameters.items():
             if parameter is not None and parameter.is_floating_point():
-                module._parameters[name] = type(parameter)(parameter.to(dtype), requires_grad=False)
+                kind = dtype if kept.isdisjoint((*path.split("."), name)) else torch.float32
+                module._parameters[name] = type(parameter)(parameter.to(kind), requires_grad=False)
     return component
 
 
@@ -207,9 +217,9 @@ def site_calls(
     transformer: Any, workload: Workload, family: Family, user_sites: Sequence[UserSite] = ()
 ) -> list[SiteCall]:
     """Every distinct call at a site of the meta ``transformer`` in a step of ``workload``; sites of one's own last."""
-    run = transformer_run(transformer, workload, next(transformer.parameters()).dtype)
+    run = transformer_run(transformer, workload, dtype_of(transformer))
     calls = trace(transformer, run)
-    calls += [alone for call in calls if (alone := _residual_alone(call)) is not None]
+    calls += dict.fromkeys(alone for call in calls if (alone := _residual_alone(call)) is not None)
     calls += _loop_calls(transformer, workload, family) + _quantized_calls(transformer, workload)
     own = with_stand_ins(calls, user_sites)
     on_modules = [site for site in user_sites if site.modules is not None]
@@ -218,6 +228,11 @@ def site_calls(
 
 def _residual_alone(call: SiteCall) -> SiteCall | None:
     """The residual of a block whose following norm is not fused with it: the same tensors, fewer of them."""
+    if call.layout.operation == "table_gated_residual_table_layernorm_modulate":
+        kept = call.layout.arguments[:6]
+        memories = {place.memory for place in kept if isinstance(place, Place)}  # numbered as they appear
+        sizes = call.layout.memory_bytes[: max(memories) + 1]
+        return SiteCall(call.site, CallLayout("table_gated_residual", kept, (), sizes))
     if call.layout.operation != "gated_residual_layernorm_modulate":
         return None
     residual, update, gate, _, _, _, text_gate, _, _, text_rows = call.layout.arguments
@@ -230,7 +245,7 @@ def _quantized_calls(transformer: Any, workload: Workload) -> list[SiteCall]:
     """What ``fp8_linear`` quantises."""
     used = getattr(family_of(transformer), "HELPER_KERNELS", {})
     rows = workload.text_rows + workload.image_rows
-    calls = quantized_parts(transformer, workload.batch, rows, next(transformer.parameters()).dtype)
+    calls = quantized_parts(transformer, workload.batch, rows, dtype_of(transformer))
     return [
         SiteCall(site, layout_of("row_quantize", parts, {}))
         for site, kernels in used.items()

@@ -15,6 +15,7 @@ bf16 unrounded, one on the device does not.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,6 +85,12 @@ class FlowUniPC:
         self._step = 0
         self._data: list[torch.Tensor] = []
         self._last: torch.Tensor | None = None
+
+    def restarted(self) -> FlowUniPC:
+        """The same steps from the first one on, for other latents; the scalars are shared, what was seen is not."""
+        again = copy(self)
+        again._step, again._data, again._last = 0, [], None
+        return again
 
     def __call__(self, velocity: torch.Tensor, latents: torch.Tensor) -> torch.Tensor:
         """``latents`` (fp32) at the next sigma, by the guided ``velocity`` of the same shape and any dtype."""

@@ -1,7 +1,8 @@
 """CUDA graphs of a session's transformer: what is captured, when, and what a perf dump says of it.
 
 The mount says what a graph may capture: the part of the forward that no held result is read in. Where it names nothing,
-that is the transformer's own forward. Warm-ups capture, timed requests only replay.
+that is the transformer's own forward, or, of one that remembers a clip, its pass over a chunk. Warm-ups capture, timed
+requests only replay.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from fuseproof.fastpaths.graph_state import ModuleState
 from fuseproof.fastpaths.graphs import GraphRunner
 from fuseproof.fastpaths.installation import GraphTarget
 from fuseproof.fastpaths.replacements import Replacement
+from fuseproof.pipelines import longlive2_graphs
 
 NOT_ASKED_FOR: dict[str, Any] = {**dict.fromkeys(STATUSES, 0), "reason": "not asked for", "pool_bytes": 0}
 
@@ -42,7 +44,12 @@ class TransformerGraphs:
         self._mounted = mounted
         self._device = device
         target = mounted.graph_target()
-        self._runner, self._take_off = self._around(target) if target else self._around_forward(transformer)
+        if target is not None:
+            self._runner, self._take_off = self._around(target)
+        elif hasattr(transformer, longlive2_graphs.METHOD):
+            self._runner, self._take_off = self._around_pass(transformer)
+        else:
+            self._runner, self._take_off = self._around_forward(transformer)
 
     def capturing(self) -> AbstractContextManager[None]:
         """Within this context (a warm-up), new calls are captured."""
@@ -86,6 +93,26 @@ class TransformerGraphs:
 
         replacement = Replacement(transformer, make)
         return made[0], replacement.take_off
+
+    def _around_pass(self, transformer: Any) -> tuple[GraphRunner, Callable[[], None]]:
+        """The part of a forward over one chunk that needs nothing from the host."""
+        weights, chunk_pass = ModuleState(transformer), longlive2_graphs.ChunkPass(transformer)
+
+        def explain(before: Any, after: Any) -> str:
+            if before[:2] == after[:2]:
+                return "the clip's keys and values lie in other memory"
+            if before[0] == after[0]:
+                return f"the attention backend became {after[1]}"
+            return weights.explain(before[0], after[0])
+
+        name = f"{type(transformer).__name__}.{longlive2_graphs.METHOD}"
+
+        def state() -> Hashable:
+            return weights(), _attention_backend(), chunk_pass.memory()
+
+        runner = self._make_runner(chunk_pass.core, name, state, explain)
+        chunk_pass.core = runner
+        return runner, chunk_pass.take_off
 
     def _make_runner(
         self,

@@ -16,6 +16,8 @@ from fuseproof.pipelines import (
     longcat_arithmetic,
     longcat_image,
     longcat_image_edit,
+    longlive2,
+    longlive2_guards,
     wan,
     wan_guards,
 )
@@ -29,6 +31,9 @@ def refuse_unsupported(pipe: Any, request: GenerationRequest) -> None:
     kind = type(pipe).__name__
     if kind == wan.PIPELINE_CLASS:
         wan_guards.refuse_unsupported(pipe, request)
+        return
+    if kind == longlive2.PIPELINE_CLASS:
+        longlive2_guards.refuse_unsupported(pipe, request)
         return
     if request.num_frames is not None:
         raise UsageError(f"The request has {request.num_frames} frames, and {kind} makes single images.")
@@ -53,6 +58,8 @@ def remarks(pipe: Any, request: GenerationRequest, written: str | None, *, is_na
     kind = type(pipe).__name__
     if kind == wan.PIPELINE_CLASS:
         yield from wan_guards.remarks(pipe, request, is_native=is_native)
+    elif kind == longlive2.PIPELINE_CLASS:
+        yield from longlive2_guards.remarks(pipe, request)
     elif kind == ernie_image.PIPELINE_CLASS:
         yield from ernie_guards.cut_texts(pipe, request, written)
 

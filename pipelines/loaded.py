@@ -19,7 +19,7 @@ from fuseproof.pipelines import dummy_geometry, memory
 from fuseproof.pipelines.checkpoints import Checkpoint
 from fuseproof.pipelines.devices import choose_device, choose_dtype, set_attention_backend
 from fuseproof.pipelines.dummy import load_dummy_pipeline
-from fuseproof.pipelines.families import Family
+from fuseproof.pipelines.family import Family
 from fuseproof.pipelines.graphs import refuse_graphs_without_cuda
 from fuseproof.pipelines.host_allocator import keep_freed_memory
 from fuseproof.pipelines.loading import load_pipeline

@@ -13,9 +13,10 @@ import torch
 from safetensors import SafetensorError
 
 from fuseproof.errors import FuseproofError
-from fuseproof.pipelines.checkpoints import Checkpoint
+from fuseproof.pipelines.checkpoints import Checkpoint, class_by_config
 from fuseproof.pipelines.families import PROMPT_ENHANCER
 from fuseproof.pipelines.libraries import silence_libraries
+from fuseproof.pipelines.own_classes import library_class
 
 TENSORS_SHOWN = 3
 CAUSE_CHARACTERS = 200
@@ -54,8 +55,6 @@ def load_pipeline(
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"dtype is {dtype!r}; the libraries read anything but a torch.dtype as float32")
     silence_libraries()
-    import diffusers
-
     components: dict[str, Any] = {}
     for name, component in checkpoint.family.components.items():
         is_wanted = with_prompt_enhancer if name in PROMPT_ENHANCER else True
@@ -66,7 +65,7 @@ def load_pipeline(
     if checkpoint.family.takes_image:
         components["text_processor"] = _load_vision_processor(checkpoint, components["tokenizer"])
     options = checkpoint.family.pipeline_options
-    pipeline = getattr(diffusers, checkpoint.family.pipeline_class)(**components, **options)
+    pipeline = library_class("diffusers", checkpoint.family.pipeline_class, "pipeline")(**components, **options)
     pipeline.set_progress_bar_config(disable=True)
     return _moved(pipeline, device)
 
@@ -79,9 +78,11 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
 
 def _load_component(checkpoint: Checkpoint, name: str, dtype: torch.dtype) -> Any:
     library_name, class_name = checkpoint.components[name]
-    component_class = _component_class(library_name, class_name, name)
     folder = checkpoint.folder / name
     is_model = checkpoint.family.components[name].kind == "model"
+    if is_model:
+        class_name = class_by_config(checkpoint.config(name), class_name)
+    component_class = library_class(library_name, class_name, name)
     try:
         if not is_model:
             return component_class.from_pretrained(folder, local_files_only=True)
@@ -115,19 +116,6 @@ def _not_loadable(name: str, checkpoint: Checkpoint, error: Exception) -> Fusepr
         f"The {name} of {checkpoint.folder} cannot be loaded: {_first_line(error)}.",
         next_step="Check that the component's config fits its files, or download the model again.",
     )
-
-
-def _component_class(library_name: str, class_name: str, name: str) -> Any:
-    import diffusers
-    import transformers
-
-    component_class = getattr({"diffusers": diffusers, "transformers": transformers}[library_name], class_name, None)
-    if component_class is None:
-        raise FuseproofError(
-            f"The installed {library_name} has no class {class_name}, which the {name} needs.",
-            next_step=f"Install a version of {library_name} that has it.",
-        )
-    return component_class
 
 
 def _refuse_incomplete(report: Mapping[str, Iterable[Any]], name: str, checkpoint: Checkpoint) -> None:

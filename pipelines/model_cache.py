@@ -84,6 +84,11 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 "fuseproof.pipelines.tiny.wan21_t2v_1_3b",
                 (*TINY_WAN_SOURCES, "tiny/wan21_t2v_1_3b.py"),
             ),
+            Recipe(
+                "longlive2",
+                "fuseproof.pipelines.tiny.longlive2",
+                (*TINY_WAN_SOURCES, "tiny/longlive2.py", "longlive2_pipeline.py"),
+            ),
         )
     }
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from fuseproof.errors import UsageError
-from fuseproof.pipelines.families import Family
+from fuseproof.pipelines.family import Family
 
 
 def refuse_size(width: int, height: int, family: Family) -> None:

@@ -15,13 +15,13 @@ import torch
 
 from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.fastpaths import Mount
-from fuseproof.pipelines import longcat_image, native, reference
+from fuseproof.pipelines import longcat_image, longlive2, native, reference, wan
 from fuseproof.pipelines.decoded import Decoded
 from fuseproof.pipelines.fastpath_faults import site_at_fault
 from fuseproof.pipelines.guards import refuse_unsupported, remarks
 from fuseproof.pipelines.progress import ProgressObserver
 from fuseproof.pipelines.requests import GenerationRequest
-from fuseproof.pipelines.stages import StageClock, StageTime
+from fuseproof.pipelines.stages import FrameArrival, StageClock, StageTime
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,13 @@ class GenerationResult:
     denoise_steps_ms: tuple[float, ...]
     worker_ms: float
     work: dict[str, int]
+    frame_arrivals: tuple[FrameArrival, ...] = ()
+    """When the frames of a clip that is decoded chunk by chunk were there; empty where all came at once."""
 
 
 @dataclass(frozen=True)
 class RequestRunner:
-    """Runs requests on ``pipe``, natively or (``backend`` diffusers) through its own ``__call__``.
+    """Runs requests on ``pipe``: natively, through its own ``__call__`` (``backend`` diffusers), or by our reference.
 
     ``warnings`` is added to; ``attention_backend`` is the one that was asked for by name.
     """
@@ -66,7 +68,7 @@ class RequestRunner:
         try:
             with (
                 _heard_truncation(self.warnings),
-                _counted_work(self.pipe.transformer) as work,
+                _counted_work(self.pipe.transformer, self.backend) as work,
                 self.mounted.at(request.quality),
                 clock.request(),
             ):
@@ -79,7 +81,7 @@ class RequestRunner:
         finally:
             self.mounted.end_request()
         written = request.fixed_prompt if decoded.rewritten_prompt is None else decoded.rewritten_prompt
-        self._remark(drawn, written)
+        self._remark(drawn, written, decoded.remarks)
         return GenerationResult(
             image=np.ascontiguousarray(decoded.image, dtype=np.float32),
             latents=decoded.latents.detach().float().cpu().numpy(),
@@ -89,17 +91,18 @@ class RequestRunner:
             denoise_steps_ms=clock.denoise_steps_ms(),
             worker_ms=clock.worker_ms,
             work=work,
+            frame_arrivals=tuple(clock.frame_arrivals),
         )
 
-    def _remark(self, request: GenerationRequest, written: str | None) -> None:
-        for text in remarks(self.pipe, request, written, is_native=self.backend == "native"):
+    def _remark(self, request: GenerationRequest, written: str | None, own: tuple[str, ...]) -> None:
+        for text in (*own, *remarks(self.pipe, request, written, is_native=self.backend == "native")):
             if text not in self.warnings:
                 self.warnings.append(text)
 
     def _loop(self) -> Callable[..., Decoded]:
         if self.backend == "native":
             return functools.partial(native.generate, mounted=self.mounted)
-        return reference.generate
+        return longlive2.generate_by_reference if self.backend == "reference" else reference.generate
 
     def _told(self, error: Exception, request: GenerationRequest) -> FuseproofError | None:
         """The error as a sentence for whoever can do something about it; None for a fault of ours."""
@@ -161,19 +164,31 @@ def _heard_truncation(warnings: list[str]) -> Iterator[None]:
 
 
 @contextmanager
-def _counted_work(transformer: Any) -> Iterator[dict[str, int]]:
+def _counted_work(transformer: Any, backend: str) -> Iterator[dict[str, int]]:
     """Count transformer calls and batch x tokens, so that unequal work between two arms shows."""
     work = {"transformer_calls": 0, "transformer_tokens": 0}
 
-    def count(_module: Any, _args: Any, kwargs: dict[str, Any]) -> None:
+    def count(tokens: int) -> None:
         work["transformer_calls"] += 1
-        work["transformer_tokens"] += _tokens(kwargs, transformer.config)
+        work["transformer_tokens"] += tokens
 
-    handle = transformer.register_forward_pre_hook(count, with_kwargs=True)
+    if backend == "reference":  # it calls the transformer's parts, the patch embedding once a forward
+        handle = transformer.patch_embedding.register_forward_pre_hook(
+            lambda _module, inputs: count(_tokens_of_clip(inputs[0].shape, wan.TEXT_TOKENS, transformer.config))
+        )
+    else:
+        handle = transformer.register_forward_pre_hook(
+            lambda _module, _inputs, named: count(_tokens(named, transformer.config)), with_kwargs=True
+        )
     try:
         yield work
     finally:
         handle.remove()
+
+
+def _tokens_of_clip(latents: tuple[int, ...], text_tokens: int, config: Any) -> int:
+    """Batch x tokens of a clip's latents [B, C, T, H, W], whose tokens are patches, and of its text."""
+    return int(latents[0] * (math.prod(latents[2:]) // math.prod(config.patch_size) + text_tokens))
 
 
 def _tokens(inputs: dict[str, Any], config: Any) -> int:
@@ -183,7 +198,6 @@ def _tokens(inputs: dict[str, Any], config: Any) -> int:
     latents = inputs["hidden_states"].shape
     text = inputs["text_bth"] if "text_bth" in inputs else inputs["encoder_hidden_states"]
     if len(latents) == 5:
-        image_tokens = math.prod(latents[2:]) // math.prod(config.patch_size)
-    else:
-        image_tokens = latents[1] if len(latents) == 3 else latents[2] * latents[3]
+        return _tokens_of_clip(latents, text.shape[1], config)
+    image_tokens = latents[1] if len(latents) == 3 else latents[2] * latents[3]
     return int(latents[0] * (image_tokens + text.shape[1]))

@@ -14,7 +14,7 @@ from fuseproof.errors import UsageError
 from fuseproof.pipelines.checkpoints import Checkpoint
 from fuseproof.pipelines.clip_lengths import refuse_frames
 from fuseproof.pipelines.conditioning import ConditioningImage
-from fuseproof.pipelines.families import Family
+from fuseproof.pipelines.family import Family
 from fuseproof.pipelines.picture_sizes import refuse_size
 
 GeneratorDevice = Literal["cpu", "cuda"]
@@ -100,7 +100,7 @@ def validate_request(request: GenerationRequest, family: Family, checkpoint: Che
     _check_image(request, family)
     refuse_size(request.width, request.height, family)
     refuse_frames(request.num_frames, family)
-    _check_sampling(request)
+    _check_sampling(request, family)
     _check_guidance(request, family)
     _check_seed(request)
     quality_named(request.quality)
@@ -154,11 +154,23 @@ def _check_image(request: GenerationRequest, family: Family) -> None:
         )
 
 
-def _check_sampling(request: GenerationRequest) -> None:
+def _check_sampling(request: GenerationRequest, family: Family) -> None:
     if not 1 <= request.num_inference_steps <= MAXIMUM_STEPS:
         raise UsageError(
             f"{request.num_inference_steps} inference steps cannot be run; the range is 1 to {MAXIMUM_STEPS}.",
             next_step="Set --num-inference-steps.",
+        )
+    if family.only_steps not in (None, request.num_inference_steps):
+        raise UsageError(
+            f"{family.title} was distilled to {family.only_steps} steps, and {request.num_inference_steps} were asked "
+            "for.",
+            next_step="Leave --num-inference-steps out.",
+        )
+    if not family.takes_guidance and request.guidance_scale != SMALLEST_GUIDING_SCALE:
+        raise UsageError(
+            f"{family.title} was distilled without guidance, and scale {request.guidance_scale:g} was asked for; "
+            f"{SMALLEST_GUIDING_SCALE:g} was expected.",
+            next_step="Leave --guidance-scale out.",
         )
     if not (math.isfinite(request.guidance_scale) and request.guidance_scale >= 0):
         raise UsageError(
@@ -200,9 +212,10 @@ def refuse_renormalisation_of_nothing(request: GenerationRequest, family: Family
 def _unguided(flag: str, request: GenerationRequest, family: Family) -> UsageError:
     is_default = request.guidance_scale == family.default_guidance_scale
     scale = f"{request.guidance_scale:g}{f', the default of {family.title}' if is_default else ''}"
+    instead = f", or give a --guidance-scale above {SMALLEST_GUIDING_SCALE:g}" if family.takes_guidance else ""
     return UsageError(
         f"{flag} has no effect at guidance scale {scale}: up to {SMALLEST_GUIDING_SCALE:g}, guidance is off.",
-        next_step=f"Leave {flag} out, or give a --guidance-scale above {SMALLEST_GUIDING_SCALE:g}.",
+        next_step=f"Leave {flag} out{instead}.",
     )
 
 

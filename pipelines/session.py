@@ -26,7 +26,7 @@ from fuseproof.pipelines.devices import choose_device, choose_dtype, set_attenti
 from fuseproof.pipelines.dummy import load_dummy_pipeline
 from fuseproof.pipelines.dummy_geometry import DummyGeometry
 from fuseproof.pipelines.embedded import ResolvedModel
-from fuseproof.pipelines.families import Family
+from fuseproof.pipelines.family import Family
 from fuseproof.pipelines.graphs import NOT_ASKED_FOR, TransformerGraphs, refuse_graphs_without_cuda
 from fuseproof.pipelines.host_allocator import keep_freed_memory
 from fuseproof.pipelines.loading import load_pipeline
@@ -45,7 +45,7 @@ class SessionSettings:
     dtype: str | None = None
     attention_backend: str | None = None
     fastpaths: str | None = None
-    """``auto``, ``off`` or names; None is ``auto`` on the native backend and ``off`` on diffusers, the reference."""
+    """``auto``, ``off`` or names; None is ``auto`` on the native backend and ``off`` on a reference."""
     gate: str = "enforce"
     quality: str = "lossless"
     enable_torch_compile: bool = False
@@ -272,7 +272,7 @@ class Session:
 
     def _mounted(self, pipe: Any) -> Mount:
         settings = self.settings
-        sites = settings.fastpaths or ("off" if self.backend == "diffusers" else "auto")
+        sites = settings.fastpaths or ("auto" if self.backend == "native" else "off")
         self._compares_every_call = sites != "off" and (settings.verify_every_step or settings.gate == "observe")
         if self._compares_every_call:
             self.warnings.append(session_warnings.VERIFIES_EVERY_STEP)

@@ -14,9 +14,11 @@ from fuseproof.pipelines.checkpoints import Checkpoint, check_checkpoint
 from fuseproof.pipelines.dummy import build_on_meta
 from fuseproof.pipelines.dummy_geometry import geometry_of
 from fuseproof.pipelines.embedded import PREFIX, resolve_model
-from fuseproof.pipelines.families import FAMILIES, Family
+from fuseproof.pipelines.families import FAMILIES
+from fuseproof.pipelines.family import Family
 from fuseproof.pipelines.hub import cached_snapshot, is_repository_id
 from fuseproof.pipelines.libraries import silence_libraries
+from fuseproof.pipelines.own_classes import library_class
 
 COMPONENTS = ("transformer", "vae")
 
@@ -71,12 +73,11 @@ def _folder_of(name: str) -> Path:
 
 
 def _from_config(checkpoint: Checkpoint, component: str) -> Any:
-    import diffusers
-
-    _, class_name = checkpoint.components[component]
+    library, class_name = checkpoint.components[component]
+    component_class = library_class(library, class_name, component)
     try:
         with torch.device("meta"):
-            return getattr(diffusers, class_name).from_config(dict(checkpoint.config(component))).eval()
+            return component_class.from_config(dict(checkpoint.config(component))).eval()
     except (AttributeError, TypeError, ValueError, RuntimeError) as error:
         raise FuseproofError(
             f"The {component} of {checkpoint.folder} cannot be built from its config: {str(error).splitlines()[0]}.",

@@ -30,7 +30,8 @@ DEFAULT_Z_DIM = 16
 def refuse_unfit_configs(checkpoint: Checkpoint) -> None:
     """Raise a FuseproofError for the first component whose config the pipeline would take for something else."""
     scheduler, transformer, vae = (checkpoint.config(name) for name in ("scheduler", "transformer", "vae"))
-    faults = (*_scheduler_faults(scheduler), *_vae_faults(vae), *_transformer_faults(transformer, vae))
+    steps = _scheduler_faults(scheduler) if checkpoint.family.is_in_diffusers else ()  # else the model's own
+    faults = (*steps, *_vae_faults(vae), *_transformer_faults(transformer, vae))
     for component, fault in faults:
         raise FuseproofError(
             f"The {component} config of {checkpoint.folder} {fault}.",

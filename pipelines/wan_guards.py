@@ -60,6 +60,14 @@ def remarks(pipe: Any, request: GenerationRequest, *, is_native: bool) -> Iterat
             f"the input image is {image.width}x{image.height} and was scaled to {request.width}x{request.height}, "
             "another aspect"
         )
+    yield from cut_texts(pipe, request)
+    reason = flow_unipc.reject_reason(pipe.scheduler)
+    if is_native and reason is not None:
+        yield f"the scheduler's steps are diffusers' own, which wait for the device in the loop: {reason}"
+
+
+def cut_texts(pipe: Any, request: GenerationRequest) -> Iterator[str]:
+    """One sentence for each text of ``request`` of which the tokenizer leaves the end out."""
     texts = [("a prompt", request.prompt_for_model)]
     if request.is_guided:
         texts.append(("a negative prompt", request.negative_prompt or ""))
@@ -67,9 +75,6 @@ def remarks(pipe: Any, request: GenerationRequest, *, is_native: bool) -> Iterat
         tokens = _tokens(pipe.tokenizer, text)
         if tokens > TEXT_TOKENS:
             yield f"{name} has {tokens} tokens and only its first {TEXT_TOKENS} were used"
-    reason = flow_unipc.reject_reason(pipe.scheduler)
-    if is_native and reason is not None:
-        yield f"the scheduler's steps are diffusers' own, which wait for the device in the loop: {reason}"
 
 
 def is_squeezed(image: ConditioningImage, request: GenerationRequest) -> bool:

@@ -36,16 +36,32 @@ def hook_reason(name: str, module: nn.Module) -> str:
     return f"{name} has {what}, which the rewritten blocks would pass by"
 
 
-def weights_reason(transformer: nn.Module) -> str | None:
-    """Why weights of this device and dtype cannot be used by rewritten blocks; None if they can."""
+def weights_reason(transformer: nn.Module, kept_in_float32: frozenset[str] = frozenset()) -> str | None:
+    """Why weights of this device and dtype cannot be used by rewritten blocks; None if they can.
+
+    ``kept_in_float32`` are parts of names whose parameters may be float32 beside the others.
+    """
     devices = {parameter.device for parameter in transformer.parameters()}
     if len(devices) != 1 or "meta" in {device.type for device in devices}:
         return f"weights are on {', '.join(sorted(map(str, devices)))}; the rewritten blocks need one device"
-    dtypes = {parameter.dtype for parameter in transformer.parameters()}
+    dtypes = {
+        parameter.dtype
+        for name, parameter in transformer.named_parameters()
+        if parameter.dtype != torch.float32 or kept_in_float32.isdisjoint(name.split("."))
+    }
     if len(dtypes) != 1 or not dtypes <= set(BLOCK_DTYPES):
         seen = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
         return f"weights are {seen}; the rewritten blocks need bfloat16 or float32 throughout"
     return _products_reason(dtypes.pop(), devices.pop())
+
+
+def kernels_reason(weight: torch.Tensor) -> str | None:
+    """Why no Triton kernel can run on activations like ``weight``, whatever the blocks are; None if they may."""
+    if weight.device.type != "cuda":
+        return f"the model is on {weight.device}; Triton kernels need a CUDA device"
+    if weight.dtype != torch.bfloat16:
+        return f"weights are {str(weight.dtype).removeprefix('torch.')}; the kernels need bfloat16"
+    return None
 
 
 def _products_reason(dtype: torch.dtype, device: torch.device) -> str | None:

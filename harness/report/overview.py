@@ -204,13 +204,21 @@ def _workload(cell: CellAnalysis, limit: int) -> Text:
     quoted = [Code(shortened(prompt, limit)) for prompt in prompts[:1]]
     more = f" and {count(len(prompts) - 1, 'more prompt')}" if len(prompts) > 1 else ""
     model = shortened(first.dump.model or "unknown model", limit)
-    facts = ", ".join([*_facts(first, REQUEST_KEYS), *_facts(first, RUN_KEYS)])
+    facts = ", ".join([*_other_size(first.dump.config), *_facts(first, REQUEST_KEYS), *_facts(first, RUN_KEYS)])
     return (Strong(name), ": ", Code(model), ", ", *quoted, f"{more}; {facts}; {contract}.")
 
 
 def _facts(run: Run, keys: Iterable[tuple[str, str]]) -> list[str]:
     config = run.dump.config if run.dump else {}
     return [f"{title} {_plain(config[key])}" for key, title in keys if config.get(key) is not None]
+
+
+def _other_size(config: Mapping[str, Any]) -> list[str]:
+    """The size that was asked for, where an input image decided another; the one that was made is among the facts."""
+    asked, width, height = config.get("requested_size"), config.get("width"), config.get("height")
+    if asked in (None, f"{width}x{height}", f"width {width}", f"height {height}"):
+        return []
+    return [f"requested size {_plain(asked)}"]
 
 
 def _plain(value: Any) -> str:

@@ -31,6 +31,7 @@ class FakeResult:
     denoise_steps_ms: tuple[float, ...]
     worker_ms: float
     work: dict[str, int]
+    frame_arrivals: tuple[Any, ...] = ()
 
 
 @dataclass

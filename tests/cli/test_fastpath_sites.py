@@ -10,7 +10,8 @@ from fuseproof.cli.fastpath_sites import refuse_unknown_sites, sites_of
 from fuseproof.cli.generate_options import GenerateOptions
 from fuseproof.errors import UsageError
 from fuseproof.fastpaths import families as fastpath_families
-from fuseproof.pipelines.families import ERNIE_IMAGE, FAMILIES, LONGCAT_IMAGE, Family
+from fuseproof.pipelines.families import ERNIE_IMAGE, FAMILIES, LONGCAT_IMAGE
+from fuseproof.pipelines.family import Family
 from tests.cli.desk import Desk
 
 

@@ -56,7 +56,14 @@ def test_a_kernel_that_can_be_replaced_has_one_row_with_every_model_that_it_belo
 
 def test_the_guide_names_the_blocks_of_every_family() -> None:
     text = page()
-    for expected in ("`layers.*`", "`transformer_blocks.*`", "`stream_blocks`", "`--dtype bfloat16`"):
+    for expected in (
+        "`layers.*`",
+        "`transformer_blocks.*`",
+        "`blocks.*`",
+        "`stream_blocks`",
+        "`video_blocks`",
+        "`--dtype bfloat16`",
+    ):
         assert expected in text[text.index("## Paths of your own") :]
 
 
@@ -77,7 +84,8 @@ def test_an_explanation_holds_what_a_reader_of_a_trace_needs(capsys: pytest.Capt
     output = capsys.readouterr().out
     for expected in (
         "fastpaths/kernels/gelu_tanh.py",
-        "gelu_tanh (lossless; LongCatImageTransformer2DModel)",
+        "gelu_tanh (lossless; LongCatImageTransformer2DModel, LongLive2Transformer3DModel,",
+        "WanTransformer3DModel)",
         "parameters      gelu_tanh(x: Tensor, *, out: Tensor | None = None)",
         "formula",
         "shapes",
@@ -139,6 +147,16 @@ def test_a_site_of_a_library_product_names_the_kernel_beside_it(capsys: pytest.C
     parts = json.loads(capsys.readouterr().out)["parts"]
     assert ["fp8_linear", "row_quantize"] == [part["name"] for part in parts]
     assert "--quality high" in parts[0]["microbenchmark"]
+
+
+def test_a_kernel_that_is_close_has_no_bits_to_verify(capsys: pytest.CaptureFixture[str]) -> None:
+    known = HERE.names_with_kernels()
+    assert {"norm_silu_conv_input", "wan_vae_one_pass"}.isdisjoint(known)
+    assert {"fp8_linear", "row_quantize", "wan_vae_downsampling"} <= set(known)
+    assert 2 == main(["fastpaths", "verify", "--site", "norm_silu_conv_input"])
+    said = capsys.readouterr().err
+    assert "'norm_silu_conv_input' has no kernel that could be run by itself" in said
+    assert "fuseproof generate --fastpaths wan_vae_one_pass --quality extra-high" in said
 
 
 NAMES = sorted({*HERE.sites, *HERE.contracts} - {"hoists"})

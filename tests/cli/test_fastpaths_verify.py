@@ -11,7 +11,13 @@ import click
 import pytest
 import torch
 
-from fuseproof.cli import fastpaths_certificate, fastpaths_checks, fastpaths_rows, fastpaths_verify
+from fuseproof.cli import (
+    fastpaths_certificate,
+    fastpaths_checks,
+    fastpaths_requests,
+    fastpaths_rows,
+    fastpaths_verify,
+)
 from fuseproof.cli.fastpaths_bench import Shape, _printed, head_lines, line_of
 from fuseproof.cli.fastpaths_rows import VerifyRows
 from fuseproof.cli.main import main
@@ -333,3 +339,9 @@ def test_bench_on_a_card(capsys: pytest.CaptureFixture[str]) -> None:
         call["bits"] == "equal" and call["speedup"] > 1 and call["times_floor"] > 0 for call in document["calls"]
     )
     assert document["card"]["capability"]
+
+
+@pytest.mark.parametrize(("expected", "model"), [(4, "longlive2"), (2, "wan2.2-ti2v-5b"), (2, "longcat-image")])
+def test_a_checked_request_has_steps_that_its_model_takes(expected: int, model: str, tmp_path: Path) -> None:
+    (request,) = fastpaths_requests._job(model, None, tmp_path).requests
+    assert expected == request.num_inference_steps

@@ -405,7 +405,7 @@ def test_a_broken_model_folder_is_a_sentence(
 @pytest.mark.parametrize(
     ("expected", "model_id"),
     [
-        ("not supported yet", "Rabinovich/LongLive-2.0-5B-Diffusers"),
+        ("not supported yet", "Wan-AI/Wan2.2-T2V-A14B-Diffusers"),
         ("ERNIE-Image-Turbo makes images from text alone", "baidu/ERNIE-Image-Turbo"),
     ],
 )

@@ -15,7 +15,8 @@ from fuseproof.cli import generation
 from fuseproof.pipelines.checkpoint_marker import Marker
 from fuseproof.pipelines.checkpoints import Checkpoint
 from fuseproof.pipelines.embedded import ResolvedModel
-from fuseproof.pipelines.families import LONGCAT_IMAGE_EDIT, LONGCAT_IMAGE_EDIT_TURBO, Family
+from fuseproof.pipelines.families import LONGCAT_IMAGE_EDIT, LONGCAT_IMAGE_EDIT_TURBO
+from fuseproof.pipelines.family import Family
 from tests.cli.desk import Desk
 from tests.pipelines.input_pictures import encoded, picture, with_orientation
 

@@ -331,7 +331,7 @@ def test_no_prompt_is_an_error_with_a_next_step() -> None:
         (["--guidance-scale=inf"], "'inf' is not a finite number"),
         (["--guidance-scale=-1"], "'-1' is not a finite number >= 0"),
         (["--cfg-renorm-min=1.5"], "from 0 to 1"),
-        (["--backend=vllm"], "'vllm' is not one of native, diffusers, auto, sglang"),
+        (["--backend=vllm"], "'vllm' is not one of native, diffusers, reference, auto, sglang"),
         (["--load-format=safetensors"], "'safetensors' is not one of auto, dummy"),
         (["--warmup-steps=0"], "neither a whole number from 1 to 1000 nor full"),
         (["--enable-torch-compile=maybe"], "'maybe' is not a valid boolean; write true or false (also 1, 0,"),

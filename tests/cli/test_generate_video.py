@@ -13,7 +13,8 @@ from fuseproof.cli.clip_outputs import pixels_of
 from fuseproof.harness.media.clips import load_clip
 from fuseproof.harness.media.files import array_sha256, file_sha256
 from fuseproof.pipelines.checkpoints import Checkpoint
-from fuseproof.pipelines.families import WAN21_T2V_1_3B, WAN22_TI2V_5B, Family
+from fuseproof.pipelines.families import WAN21_T2V_1_3B, WAN22_TI2V_5B
+from fuseproof.pipelines.family import Family
 from tests.cli.desk import Desk
 from tests.cli.fake_session import picture
 

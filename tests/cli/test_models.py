@@ -53,6 +53,7 @@ def test_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         "ernie-image-turbo",
         "wan2.2-ti2v-5b",
         "wan2.1-t2v-1.3b",
+        "longlive2",
     ]
     assert listed["families"][0]["embedded"]["state"] == "not built yet"
 

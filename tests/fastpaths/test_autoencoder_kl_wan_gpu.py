@@ -4,11 +4,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from diffusers import AutoencoderKLWan
-from diffusers.models.autoencoders.autoencoder_kl_wan import DupUp3D, WanRMS_norm
+from diffusers.models.autoencoders.autoencoder_kl_wan import AvgDown3D, DupUp3D, WanRMS_norm
 
+from fuseproof.fastpaths.approximation import ApproximateGate
 from fuseproof.fastpaths.bits import bit_difference
 from fuseproof.fastpaths.gates import Gate
 from fuseproof.fastpaths.kernels import (
+    average_downsample_add,
+    bordered_frames,
     causal_conv_input,
     channel_norms,
     duplicate_upsample_add,
@@ -160,7 +163,7 @@ def test_decoding_and_encoding_keep_every_bit(geometry, mode):
             return vae.decode(z).sample, vae.encode(video).latent_dist.parameters
 
     eager = run()
-    gates = {name: Gate(name) for name in autoencoder_kl_wan.SITES}
+    gates = {name: Gate(name) for name in autoencoder_kl_wan.EXACT_SITES}
     installation = autoencoder_kl_wan.install(vae, gates)
     try:
         for _ in range(3):
@@ -170,3 +173,42 @@ def test_decoding_and_encoding_keep_every_bit(geometry, mode):
     finally:
         installation.take_off()
     assert 0 < gates["wan_vae_blocks"].calls_fused
+    assert 0 < gates["wan_vae_downsampling"].calls_fused
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("site", autoencoder_kl_wan.APPROXIMATE_SITES)
+@pytest.mark.parametrize("mode", ["autocast", "fp32"])
+def test_tiers_are_close(mode, site):
+    vae = make_vae("wan-2.2", FP32)
+    z, video = numbers(1, vae.config.z_dim, 2, 16, 24), numbers(1, 3, 5, 256, 256, seed=1)
+
+    def run():
+        with torch.autocast("cuda", BF16, enabled=mode == "autocast"):
+            return vae.decode(z).sample, vae.encode(video).latent_dist.parameters
+
+    eager = run()
+    limit = autoencoder_kl_wan.LARGEST_ERROR_OF_SITE[site]
+    close = ApproximateGate(site, quality=autoencoder_kl_wan.APPROXIMATE_SITES[site], largest_error=limit)
+    installation = autoencoder_kl_wan.install(vae, {name: Gate(name) for name in autoencoder_kl_wan.EXACT_SITES})
+    try:
+        installation.choose({site: close}, in_all_threads=True)
+        first, again = run(), run()
+    finally:
+        installation.take_off()
+    assert {} == close.rejections
+    for wanted, one, other in zip(eager, first, again, strict=True):
+        assert_bits(one, other)
+        assert wanted.dtype == one.dtype
+        assert float((one.float() - wanted.float()).norm()) <= limit * float(wanted.float().norm())
+
+
+@pytest.mark.parametrize("last", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("dtype", [BF16, FP32], ids=["bf16", "fp32"])
+def test_downsampling(dtype, last):
+    shortcut = in_layout(numbers(1, 160, 3, 120, 208, dtype=dtype), last)
+    x, bias = in_layout(numbers(1, 320, 2, 60, 104, dtype=dtype, seed=1), last), numbers(320, seed=2)
+    wanted = (x + bias.to(dtype).view(-1, 1, 1, 1)) + AvgDown3D(160, 320, 2, 2)(shortcut)
+    actual = average_downsample_add.fused(x, bias, shortcut, 2, 2, last)
+    assert_bits(wanted.contiguous(), actual.contiguous())
+    assert_bits(bordered_frames.reference(shortcut, 1), bordered_frames.fused(shortcut, 1))

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from fuseproof.errors import UsageError
 from fuseproof.fastpaths import UserSite, mount
 from fuseproof.fastpaths.prediction import make_skeleton, predict
+from tests.fastpaths import small_wan
 from tests.fastpaths.small_model import meta_transformer, small_pipe
 
 CPU = torch.device("cpu")
@@ -34,6 +35,14 @@ def test_a_skeleton_weighs_nothing_and_has_the_real_shapes():
     weight = model.transformer_blocks[0].attn.to_q.weight
     assert ((128, 128), torch.bfloat16, CPU) == (tuple(weight.shape), weight.dtype, weight.device)
     assert 2 == weight.untyped_storage().nbytes()
+
+
+def test_a_skeleton_keeps_in_fp32_what_a_loaded_model_keeps():
+    model = make_skeleton(small_wan.small_pipe().transformer.to("meta"), CPU, torch.bfloat16)
+    assert torch.bfloat16 == model.proj_out.weight.dtype
+    assert torch.float32 == model.scale_shift_table.dtype == model.blocks[0].norm2.weight.dtype
+    reasons = {one.site: one.reason for one in predict(SimpleNamespace(transformer=model, vae=None))}
+    assert reasons["video_blocks"] is None
 
 
 def test_sites_of_another_quality_say_which():

@@ -417,3 +417,16 @@ class Page(HTMLParser):
         self.text += data
         if self._open and self._open[-1] == "h2":
             self.headings.append(data)
+
+
+@pytest.mark.parametrize(
+    ("expected", "asked"),
+    [("requested size 960x928, width 16, height 16", "960x928"), ("; width 16", "16x16"), ("; width 16", "width 16")],
+)
+def test_a_size_that_an_input_image_decided_stands_beside_the_one_that_was_asked_for(
+    expected: str, asked: str, tmp_path: Path
+) -> None:
+    builder = CampaignBuilder(tmp_path / "c", blocks=1)
+    builder.block([Run(config={"requested_size": asked}) for _ in range(4)])
+    write_report(builder.write())
+    assert expected in (tmp_path / "c" / "report.md").read_text(encoding="utf-8")

@@ -54,3 +54,11 @@ def tiny_wan21_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(CACHE_VARIABLE, str(tmp_path_factory.mktemp("wan21-cache")))
         return resolve_model("embedded:wan2.1-t2v-1.3b", None).folder
+
+
+@pytest.fixture(scope="session")
+def tiny_longlive2_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of ``embedded:longlive2``. Read only: copy it before changing it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CACHE_VARIABLE, str(tmp_path_factory.mktemp("longlive2-cache")))
+        return resolve_model("embedded:longlive2", None).folder

@@ -12,15 +12,18 @@ from fuseproof.pipelines.clip_lengths import nearest_lengths
 from fuseproof.pipelines.families import (
     FAMILIES,
     LONGCAT_IMAGE,
+    LONGLIVE2,
     WAN21_T2V_1_3B,
     WAN22_TI2V_5B,
-    Family,
     refuse_ids_of_later_families,
 )
+from fuseproof.pipelines.family import Family
+from fuseproof.pipelines.longlive2_steps import frames_made
 from fuseproof.pipelines.requests import validate_request
 from tests.pipelines.test_parity_wan import BASE, IMAGE
 
-VIDEO = [family for family in FAMILIES.values() if family.makes_video]
+VIDEO = [family for family in FAMILIES.values() if family.makes_video and family.frame_multiple == 4]
+DISTILLED: dict[str, Any] = {"num_inference_steps": 4, "guidance_scale": 1.0, "num_frames": 61}
 
 
 @pytest.mark.parametrize("family", VIDEO, ids=lambda family: family.name)
@@ -55,6 +58,38 @@ def test_the_nearest_lengths_are_those_on_either_side(expected: tuple[int, ...],
 def test_what_a_family_cannot_carry_out_is_refused(expected: str, family: Family, changes: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=expected):
         validate_request(dataclasses.replace(BASE, **changes), family)
+
+
+@pytest.mark.parametrize("frames", [29, 61, 93, 4093])
+def test_a_clip_of_chunks_has_these_lengths(frames: int) -> None:
+    validate_request(dataclasses.replace(BASE, **DISTILLED | {"num_frames": frames}), LONGLIVE2)
+
+
+@pytest.mark.parametrize(
+    ("expected", "frames"),
+    [((29,), 0), ((29,), 5), ((29, 61), 30), ((29, 61), 60), ((61, 93), 81), ((4093,), 4094), ((61,), 61)],
+)
+def test_the_nearest_lengths_of_whole_chunks(expected: tuple[int, ...], frames: int) -> None:
+    assert expected == nearest_lengths(frames, LONGLIVE2)
+    for made in expected:
+        assert made == frames_made(made)
+
+
+@pytest.mark.parametrize(
+    ("expected", "changes"),
+    [
+        ("cannot make 60 frames: they must be a multiple of 32 and 29, up to 4093, .* 29 and 61", {"num_frames": 60}),
+        ("was distilled to 4 steps, and 50 were asked for", {"num_inference_steps": 50}),
+        ("was distilled without guidance, and scale 5 was asked for; 1 was expected", {"guidance_scale": 5.0}),
+        ("was distilled without guidance, and scale 0 was asked for", {"guidance_scale": 0.0}),
+        ("without guidance, and scale nan", {"guidance_scale": float("nan")}),
+        ("--negative-prompt has no effect at guidance scale 1, the default", {"negative_prompt": "blurry"}),
+    ],
+)
+def test_what_a_distilled_model_cannot_carry_out_is_refused(expected: str, changes: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=expected) as caught:
+        validate_request(dataclasses.replace(BASE, **DISTILLED | changes), LONGLIVE2)
+    assert "above 1" not in str(caught.value.next_step)
 
 
 def test_an_image_may_begin_a_clip_and_need_not() -> None:

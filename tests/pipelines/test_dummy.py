@@ -31,8 +31,8 @@ from fuseproof.pipelines.families import (
     LONGCAT_IMAGE,
     LONGCAT_IMAGE_EDIT,
     LONGCAT_IMAGE_EDIT_TURBO,
-    Family,
 )
+from fuseproof.pipelines.family import Family
 from fuseproof.pipelines.requests import GenerationRequest
 from fuseproof.pipelines.session import GenerationResult, Session, SessionSettings
 from fuseproof.pipelines.tiny.longcat_image import byte_level_tokenizer

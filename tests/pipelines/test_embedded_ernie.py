@@ -13,7 +13,8 @@ import torch
 from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.pipelines.checkpoints import check_checkpoint
 from fuseproof.pipelines.content_hash import folder_sha256
-from fuseproof.pipelines.families import ERNIE_IMAGE, ERNIE_IMAGE_TURBO, Family
+from fuseproof.pipelines.families import ERNIE_IMAGE, ERNIE_IMAGE_TURBO
+from fuseproof.pipelines.family import Family
 from fuseproof.pipelines.loading import load_pipeline
 from fuseproof.pipelines.requests import GenerationRequest, validate_request
 from fuseproof.pipelines.tiny import ernie_image, ernie_image_turbo

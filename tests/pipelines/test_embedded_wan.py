@@ -14,7 +14,8 @@ import torch
 from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.pipelines.checkpoints import check_checkpoint
 from fuseproof.pipelines.content_hash import folder_sha256
-from fuseproof.pipelines.families import WAN21_T2V_1_3B, WAN22_TI2V_5B, Family
+from fuseproof.pipelines.families import WAN21_T2V_1_3B, WAN22_TI2V_5B
+from fuseproof.pipelines.family import Family
 from fuseproof.pipelines.loading import load_pipeline
 from fuseproof.pipelines.tiny import wan21_t2v_1_3b, wan22_ti2v_5b
 

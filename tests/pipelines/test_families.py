@@ -10,12 +10,12 @@ from fuseproof.errors import UsageError
 from fuseproof.pipelines.families import (
     FAMILIES,
     NOT_SUPPORTED_YET,
-    Family,
     families_of_pipeline_class,
     family_named,
     family_of_model_id,
     family_of_pipeline_class,
 )
+from fuseproof.pipelines.family import Family
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,7 @@ from fuseproof.pipelines.families import (
         (["longcat-image-edit", "longcat-image-edit-turbo"], "LongCatImageEditPipeline"),
         (["ernie-image", "ernie-image-turbo"], "ErnieImagePipeline"),
         (["wan2.2-ti2v-5b", "wan2.1-t2v-1.3b"], "WanPipeline"),
+        (["longlive2"], "LongLive2Pipeline"),
     ],
 )
 def test_a_family_is_recognised_by_its_pipeline_class_and_the_first_is_meant(expected: list[str], name: str) -> None:
@@ -44,6 +45,7 @@ def test_a_family_is_recognised_by_its_pipeline_class_and_the_first_is_meant(exp
         ("ernie-image-turbo", "ERNIE-Image-Turbo"),
         ("wan2.2-ti2v-5b", "Wan-AI/Wan2.2-TI2V-5B-Diffusers"),
         ("wan2.1-t2v-1.3b", "Wan2.1-T2V-1.3B-Diffusers"),
+        ("longlive2", "Rabinovich/LongLive-2.0-5B-Diffusers"),
         (None, "Wan-AI/Wan2.1-T2V-14B-Diffusers"),
         (None, "LongCat"),
         (None, ""),

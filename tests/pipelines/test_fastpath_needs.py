@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fuseproof.pipelines.fastpath_needs import with_needs, without_need
+from fuseproof.pipelines.fastpath_needs import ONE_TIMESTEP, with_needs, without_need
 from tests.pipelines.test_session_checks import REQUEST
 
 ONE_STEP = replace(REQUEST, num_inference_steps=1)
@@ -20,6 +20,7 @@ ANOTHER_TIMESTEP = "diffusers' own loop makes another timestep for each branch"
         (None, "context_embedding", REQUEST, "native"),
         (NO_SECOND_STEP, "context_embedding", ONE_STEP, "native"),
         (NO_SECOND_STEP, "rotary_tables", ONE_STEP, "diffusers"),
+        (NO_SECOND_STEP, "text_keys_values", ONE_STEP, "native"),
         (None, "timestep_embedding", ONE_STEP, "native"),
         (ONE_BRANCH, "timestep_embedding", UNGUIDED, "native"),
         (ANOTHER_TIMESTEP, "timestep_embedding", REQUEST, "diffusers"),
@@ -50,3 +51,14 @@ def test_only_a_site_without_a_fused_call_can_be_not_needed(expected, state, req
     report = {"requested": "auto", "sites": {"rotary_tables": {"state": state, "reason": "as it was"}}}
     site = with_needs(report, requests, "native")["sites"]["rotary_tables"]
     assert (expected, NO_SECOND_STEP if expected == "not needed" else "as it was") == (site["state"], site["reason"])
+
+
+@pytest.mark.parametrize(
+    ("expected", "state", "calls_around"),
+    [("not needed", "unreached", 4), ("unreached", "unreached", 0), ("declined", "declined", 4), ("fused", "fused", 4)],
+)
+def test_tokens_that_are_told_nothing_of_their_own_need_no_rows(expected, state, calls_around):
+    around = {"state": "fused" if calls_around else "declined", "reason": None, "calls_fused": calls_around}
+    report = {"sites": {"video_blocks": around, "timestep_rows": {"state": state, "reason": None, "calls_fused": 0}}}
+    site = with_needs(report, [REQUEST], "native")["sites"]["timestep_rows"]
+    assert (expected, ONE_TIMESTEP if expected == "not needed" else None) == (site["state"], site["reason"])

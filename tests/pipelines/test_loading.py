@@ -13,8 +13,10 @@ from safetensors.torch import load_file, save_file
 
 from fuseproof.errors import FuseproofError
 from fuseproof.pipelines.checkpoints import check_checkpoint
-from fuseproof.pipelines.families import FAMILIES, Family
+from fuseproof.pipelines.families import FAMILIES
+from fuseproof.pipelines.family import Family
 from fuseproof.pipelines.loading import load_pipeline
+from fuseproof.pipelines.own_classes import library_class
 from tests.pipelines.fake_checkpoints import WEIGHTS
 
 CPU = torch.device("cpu")
@@ -174,9 +176,14 @@ def latents(pipeline: Any) -> torch.Tensor:
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 def test_the_installed_libraries_have_every_class_of_the_family(family: Family) -> None:
     import diffusers
-    import transformers
 
-    libraries = {"diffusers": diffusers, "transformers": transformers}
-    assert hasattr(diffusers, family.pipeline_class)
-    for component in family.components.values():
-        assert hasattr(libraries[component.library], component.classes[0])
+    assert family.is_in_diffusers == hasattr(diffusers, family.pipeline_class)
+    assert family.pipeline_class == library_class("diffusers", family.pipeline_class, "pipeline").__name__
+    for name, component in family.components.items():
+        for class_name in component.classes:
+            assert library_class(component.library, class_name, name) is not None
+
+
+def test_a_class_that_nobody_has_is_named_with_its_component() -> None:
+    with pytest.raises(FuseproofError, match="installed diffusers has no class Unet9, which the transformer needs"):
+        library_class("diffusers", "Unet9", "transformer")

@@ -13,6 +13,9 @@ import torch
 from PIL import Image
 
 from fuseproof.errors import FuseproofError, UsageError
+from fuseproof.fastpaths.interpreter_rounding import exact_rounding
+from fuseproof.fastpaths.kernels.launching import is_interpreted
+from fuseproof.fastpaths.sites import wan_transformer
 from fuseproof.pipelines import session as session_module
 from fuseproof.pipelines.checkpoints import check_checkpoint
 from fuseproof.pipelines.conditioning import ConditioningImage
@@ -23,6 +26,7 @@ from fuseproof.pipelines.session import GenerationResult, Session, SessionSettin
 from fuseproof.pipelines.wan import frames_made
 from fuseproof.pipelines.wan_image import image_pipeline
 from tests.fastpaths.fake_capture import FakeCapture
+from tests.fastpaths.kernels.wan_transformer_models import norms_of_cuda
 
 CPU = torch.device("cpu")
 BASE = GenerationRequest(
@@ -295,3 +299,84 @@ def test_one_graph_serves_text_and_image_and_every_step(pipe: Any, capture: Fake
         assert expected == [session.run(request).image.tobytes() for request in requests]
         report = session.graphs_report()
     assert (1, 8, 0) == tuple(report[name] for name in ("captured", "replayed", "missed"))
+
+
+# Fast paths of the transformer
+
+FAST = [
+    pytest.param("2.2", torch.float32, {"num_inference_steps": 2}, id="2.2-guided"),
+    pytest.param("2.2", torch.bfloat16, {"image": IMAGE, "num_inference_steps": 2}, id="2.2-bf16-image-guided"),
+    pytest.param(
+        "2.2", torch.float32, {"image": IMAGE, "num_inference_steps": 2, "guidance_scale": 1.0}, id="2.2-image"
+    ),
+    pytest.param("2.1", torch.bfloat16, {"num_inference_steps": 2, "guidance_scale": 1.0}, id="2.1-bf16"),
+]
+
+
+@pytest.mark.parametrize("backend", ["native", "diffusers"])
+@pytest.mark.parametrize(("name", "dtype", "changes"), FAST)
+def test_fast_paths_run_on_both_backends_and_keep_every_bit(
+    pipes: dict[tuple[str, torch.dtype], Any], name: str, dtype: torch.dtype, changes: dict[str, Any], backend: str
+) -> None:
+    request, pipe = replace(BASE, **changes), pipes[name, dtype]
+    reference = run(pipe, "diffusers", request, dtype)
+    settings = SessionSettings(backend=backend, fastpaths="auto")
+    with Session(pipe, settings, CPU, dtype, SILENT) as session:
+        result, report = session.run(request), session.fastpaths_report()
+    assert reference.image.tobytes() == result.image.tobytes(), report
+    assert reference.latents.tobytes() == result.latents.tobytes()
+    states = {site: found["state"] for site, found in report["sites"].items() if "CUDA" not in (found["reason"] or "")}
+    told = "fused" if name == "2.2" else "not needed"
+    held = dict.fromkeys(("text_keys_values", "rotary_grid", "video_blocks", "packed_qkv"), "fused")
+    assert {**held, "timestep_rows": told} == states
+
+
+def test_another_prompt_is_not_answered_with_the_one_before(pipe: Any) -> None:
+    requests = [replace(BASE, prompt=prompt, **ONE_STEP) for prompt in ("a red panda", "a lighthouse", "a red panda")]
+    expected = [run(pipe, "diffusers", request).image.tobytes() for request in requests]
+    with Session(pipe, SessionSettings(), CPU, torch.float32, SILENT) as session:
+        found = [session.run(request).image.tobytes() for request in requests]
+    assert expected == found
+    assert expected[0] != expected[1]
+
+
+def test_a_native_loop_tells_the_tokens_apart_once_a_request(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fuseproof.fastpaths.sites.wan_transformer import timestep_rows
+
+    looks, real = [], timestep_rows.tokens_of
+    monkeypatch.setattr(
+        timestep_rows, "tokens_of", lambda timesteps: (looks.append(len(timesteps)), real(timesteps))[1]
+    )
+    with Session(pipe, SessionSettings(), CPU, torch.float32, SILENT) as session:
+        for image in (None, IMAGE):
+            session.run(replace(BASE, image=image, num_inference_steps=2))
+    assert [2, 2] == looks, "all steps together, before the loop"
+
+
+def test_with_fast_paths_one_graph_serves_texts_and_another_images(pipe: Any, capture: FakeCapture) -> None:
+    requests = [replace(BASE, image=image, num_inference_steps=2) for image in (None, IMAGE)]
+    expected = [run(pipe, "diffusers", request).image.tobytes() for request in requests]
+    with Session(pipe, SessionSettings(enable_breakable_cuda_graph=True), CPU, torch.float32, SILENT) as session:
+        for request in requests:
+            session.warm_up(request, 1)
+        assert expected == [session.run(request).image.tobytes() for request in requests]
+        report, sites = session.graphs_report(), session.fastpaths_report()["sites"]
+    assert (2, 8, 0) == tuple(report[name] for name in ("captured", "replayed", "missed"))
+    assert (8 * 2, 0) == (sites["video_blocks"]["calls_fused"], sites["video_blocks"]["calls_eager"])
+
+
+@pytest.mark.skipif(not is_interpreted(), reason="kernels are compiled here, not interpreted")
+def test_with_the_kernels_interpreted_and_norms_as_on_a_card_every_bit_stays(
+    pipes: dict[tuple[str, torch.dtype], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All but the GELU: a CPU's tanh is another one than the card's."""
+    pipe, request = pipes["2.2", torch.bfloat16], replace(BASE, image=IMAGE, num_inference_steps=2, guidance_scale=1.0)
+    monkeypatch.setattr(wan_transformer, "site_reasons", lambda transformer: {})
+    norms_of_cuda(monkeypatch)
+    kernels = [site for site in wan_transformer.KERNELS_OF_SITE if site != "gelu_tanh"]
+    settings = SessionSettings(fastpaths=",".join((*kernels, *wan_transformer.HOISTING_SITES, "packed_qkv")))
+    reference = run(pipe, "diffusers", request, torch.bfloat16)
+    with exact_rounding(), Session(pipe, settings, CPU, torch.bfloat16, SILENT) as session:
+        result, sites = session.run(request), session.fastpaths_report()["sites"]
+    assert reference.image.tobytes() == result.image.tobytes()
+    assert dict.fromkeys(kernels, "fused") == {kernel: sites[kernel]["state"] for kernel in kernels}

@@ -8,7 +8,8 @@ import pytest
 
 from fuseproof.errors import UsageError
 from fuseproof.pipelines.checkpoints import check_checkpoint
-from fuseproof.pipelines.families import FAMILIES, LONGCAT_IMAGE, Family
+from fuseproof.pipelines.families import FAMILIES, LONGCAT_IMAGE
+from fuseproof.pipelines.family import Family
 from fuseproof.pipelines.picture_sizes import nearest_canvas, nearest_sizes
 from fuseproof.pipelines.requests import GenerationRequest, quality_named, validate_request
 from tests.pipelines.fake_checkpoints import write_fake_checkpoint
@@ -127,13 +128,16 @@ def test_a_negative_prompt_without_guidance_is_refused_for_every_family(family: 
         "image": image,
         "enable_cfg_renorm": family.renormalises_guidance,
         "num_frames": family.default_frames,
+        "num_inference_steps": family.only_steps or GOOD.num_inference_steps,
     }
     request = dataclasses.replace(GOOD, guidance_scale=1.0, negative_prompt="ugly", **asked)
     with pytest.raises(UsageError, match="--negative-prompt has no effect at guidance scale 1") as caught:
         validate_request(request, family)
-    assert "Leave --negative-prompt out, or give a --guidance-scale above 1." == caught.value.next_step
+    instead = ", or give a --guidance-scale above 1" if family.takes_guidance else ""
+    assert f"Leave --negative-prompt out{instead}." == caught.value.next_step
     assert (family.default_guidance_scale == 1.0) == (f"the default of {family.title}" in caught.value.message)
-    validate_request(dataclasses.replace(request, guidance_scale=1.01), family)
+    if family.takes_guidance:
+        validate_request(dataclasses.replace(request, guidance_scale=1.01), family)
 
 
 def test_exact_is_an_alias_of_lossless() -> None:

@@ -55,3 +55,18 @@ def test_a_failed_stage_is_not_recorded():
     with pytest.raises(ValueError, match="broken"), clock.stage("DecodingStage"):
         raise ValueError("broken")
     assert [] == clock.stages
+
+
+def test_a_stage_that_comes_again_is_one_row_and_its_steps_go_on(ticking):
+    recorder = Recorder()
+    clock = StageClock(torch.device("cpu"), recorder)
+    with clock.request():  # read 0
+        for _ in range(2):
+            with clock.stage("DenoisingStage", total_steps=1):  # 1, mark 2, step 3, 4; then 8, 9, 10, 11
+                clock.step_finished()
+            with clock.stage("DecodingStage"):  # 5, arrival 6, 7; then 12, 13, 14
+                clock.frames_arrived(4)
+    assert [("DenoisingStage", 6000.0), ("DecodingStage", 4000.0)] == [(s.name, s.milliseconds) for s in clock.stages]
+    assert (1000.0, 1000.0) == clock.denoise_steps_ms()
+    assert [(4, 6000.0), (4, 13000.0)] == [(one.frames, one.milliseconds) for one in clock.frame_arrivals]
+    assert [0, 0] == [event[1] for event in recorder.events if event[0] == "step"], "each has a bar of its own"

@@ -12,6 +12,7 @@ from PIL import Image
 from fuseproof.cli.abba_arms import check_plan
 from fuseproof.cli.main import main
 from fuseproof.harness.campaign.arms import slot_command
+from fuseproof.pipelines.clip_canvas import clip_canvas
 from fuseproof.pipelines.conditioning import canvas_size, read_conditioning_image
 from fuseproof.pipelines.families import family_of_model_id
 from fuseproof.schedules.plan import PLANS_FOLDER, Plan, built_in_plans, load_plan
@@ -78,7 +79,8 @@ def flags_of(text: str) -> dict[str, str]:
 
 def test_these_plans_come_with_fuseproof() -> None:
     ernie = ["ernie-image", "ernie-image-compile", "ernie-image-turbo"]
-    assert ["embedded", *ernie, *LONGCAT, "sglang-pr", "wan2.2-ti2v-5b"] == built_in_plans()
+    longlive2 = ["longlive2-i2v", "longlive2-t2v"]
+    assert ["embedded", *ernie, *LONGCAT, *longlive2, "sglang-pr", "wan2.2-ti2v-5b"] == built_in_plans()
 
 
 def test_help_names_them_all() -> None:
@@ -151,7 +153,50 @@ def test_wans_clip_is_made_from_text_and_from_an_image() -> None:
     assert {"exact"} == {cell.contract for cell in plan.cells}
 
 
-@pytest.mark.parametrize("name", ["embedded", "ernie-image-compile", "wan2.2-ti2v-5b", *THREE_MODES])
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        (
+            "longlive2-t2v",
+            {"--prompt": "A curious raccoon", "--width": "832", "--height": "480"},
+        ),
+        (
+            "longlive2-i2v",
+            {
+                "--prompt": "The cat starts walking slowly towards the camera",
+                "--width": "960",
+                "--height": "928",
+                "--image-path": "{plan_dir}/assets/window-cat.jpg",
+            },
+        ),
+    ],
+)
+def test_longlive_2_runs_the_published_request_lossless_and_high(name: str, asked: dict[str, str]) -> None:
+    plan = load_plan(name)
+    assert ("--fastpaths=off", "--fastpaths=auto") == (plan.arms.baseline.flags, plan.arms.candidate.flags)
+    contracts = {"lossless": ("exact", None), "high": ("close:ssim>=0.92,psnr>=24", "lossless")}
+    assert contracts == {cell.name: (cell.contract, cell.reference) for cell in plan.cells}
+    assert {2} == {plan.blocks_of(cell.name) for cell in plan.cells}
+    shared = {
+        **SHARED,
+        "--model-path": "Rabinovich/LongLive-2.0-5B-Diffusers",
+        "--num-frames": "61",
+        "--num-inference-steps": "4",
+        "--guidance-scale": "1",
+        "--warmup-steps": "full",
+    }
+    for cell in plan.cells:
+        assert {**shared, **asked, "--quality": cell.name} == flags_of(cell.flags)
+
+
+def test_the_shipped_cat_makes_a_clip_of_1152x768() -> None:
+    image = read_conditioning_image(INPUT_IMAGE.read_bytes(), "")
+    assert (1152, 768) == clip_canvas(image.width, image.height, 1280 * 704, 32)
+
+
+@pytest.mark.parametrize(
+    "name", ["embedded", "ernie-image-compile", "wan2.2-ti2v-5b", "longlive2-t2v", "longlive2-i2v", *THREE_MODES]
+)
 def test_a_plan_can_start(name: str) -> None:
     check_plan(load_plan(name))
 

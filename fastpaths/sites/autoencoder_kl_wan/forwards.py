@@ -1,5 +1,6 @@
 """The forwards that stand in for diffusers' (0.42.1) ``WanResidualBlock``, ``WanResample``, ``WanResidualUpBlock``,
-``WanAttentionBlock``, ``WanRMS_norm``, ``WanEncoder3d`` and ``WanDecoder3d``."""
+``WanAttentionBlock``, ``WanRMS_norm``, ``WanEncoder3d`` and ``WanDecoder3d``; ``WanResidualDownBlock`` is in
+:mod:`down_blocks`."""
 
 from __future__ import annotations
 
@@ -10,10 +11,14 @@ import torch
 from torch import nn
 
 from fuseproof.fastpaths.replacements import Forward
-from fuseproof.fastpaths.sites.autoencoder_kl_wan.caches import FIRST, Caches
+from fuseproof.fastpaths.sites.autoencoder_kl_wan import approximate
+from fuseproof.fastpaths.sites.autoencoder_kl_wan.approximate import CoderForm
+from fuseproof.fastpaths.sites.autoencoder_kl_wan.caches import Caches
+from fuseproof.fastpaths.sites.autoencoder_kl_wan.down_blocks import down_block_forward, downsampled
 from fuseproof.fastpaths.sites.autoencoder_kl_wan.eager_layouts import as_eager, eager_stride
 from fuseproof.fastpaths.sites.autoencoder_kl_wan.paths import (
     BLOCKS,
+    DOWNSAMPLING,
     NORMS,
     UPSAMPLING,
     Form,
@@ -23,6 +28,8 @@ from fuseproof.fastpaths.sites.autoencoder_kl_wan.paths import (
     sums_last_behind,
     turned,
 )
+from fuseproof.fastpaths.sites.autoencoder_kl_wan.up_samplers import upsampled
+from fuseproof.fastpaths.sites.forms import FormsInForce
 
 CACHED_FRAMES = 2
 Cache = list[Any] | None
@@ -84,8 +91,10 @@ def residual_block_forward(paths: Paths, block: Any, eager: Forward) -> Forward:
 
 
 def sampler_forward(paths: Paths, sampler: Any, eager: Forward) -> Forward:
-    """Upsampling of a block without a shortcut; downsampling as it is, in eager's layout."""
+    """Sampling of a block without a shortcut around it."""
     convolutions = _sampler_convolutions(sampler)
+    is_up = sampler.mode.startswith("up")
+    site = UPSAMPLING if is_up else DOWNSAMPLING
 
     def forward(x: torch.Tensor, feat_cache: Cache = None, feat_idx: list[int] = [0]) -> torch.Tensor:  # noqa: B006
         def plain(entries: Cache, index: list[int]) -> torch.Tensor:
@@ -93,18 +102,22 @@ def sampler_forward(paths: Paths, sampler: Any, eager: Forward) -> Forward:
             return result
 
         def fused(form: Form, new: list[Any]) -> torch.Tensor:
-            output = _upsampled(paths, sampler, x, caches[0], form, new)
+            if not is_up:
+                output, bias = downsampled(paths, sampler, x, caches[0], form, new)
+                return output if bias is None else paths.finish(output, bias, channels_last=form.channels_last)
+            output = upsampled(paths, sampler, x, caches[0], form, new)
             return paths.finish(output, sampler.resample[1].bias, channels_last=paths.has(BLOCKS))
 
-        is_off = not paths.has(UPSAMPLING) or sampler.mode not in ("upsample2d", "upsample3d")
-        if torch.compiler.is_compiling() or is_off:
+        if torch.compiler.is_compiling() or not paths.has(site):
             return plain(feat_cache, feat_idx)
-        reason = _no_cache(feat_cache) or paths.decline_reason(x, *convolutions, sampler.resample[0], growth=8)
+        reason = _no_cache(feat_cache) or paths.decline_reason(
+            x, *convolutions, sampler.resample[0], growth=8 if is_up else 2
+        )
         if reason is not None:
-            return paths.decline(reason, lambda: plain(feat_cache, feat_idx), UPSAMPLING)
+            return paths.decline(reason, lambda: plain(feat_cache, feat_idx), site)
         caches = Caches(feat_cache, feat_idx)
         entries = len(convolutions) - 1
-        return paths.run(UPSAMPLING, ("sampler", sampler.mode), x, caches, entries, fused, plain, convolutions)
+        return paths.run(site, ("sampler", sampler.mode), x, caches, entries, fused, plain, convolutions)
 
     return forward
 
@@ -135,7 +148,7 @@ def up_block_forward(paths: Paths, block: Any, eager: Forward) -> Forward:
             return total
 
         def fused(form: Form, new: list[Any]) -> torch.Tensor:
-            output = _upsampled(paths, sampler, hidden, caches[0], form, new)
+            output = upsampled(paths, sampler, hidden, caches[0], form, new)
             factors = (shortcut.factor_t, shortcut.factor_s, shortcut.factor_t - 1 if first_chunk else 0)
             bias = sampler.resample[1].bias
             return paths.finish(output, bias, x, factors=factors, channels_last=paths.has(BLOCKS))
@@ -159,23 +172,8 @@ def up_block_forward(paths: Paths, block: Any, eager: Forward) -> Forward:
     return forward
 
 
-def down_block_forward(paths: Paths, block: Any, eager: Forward) -> Forward:
-    """Residual blocks and downsampling as they are; the sum with the averaged input sees eager's layouts."""
-
-    def forward(x: torch.Tensor, feat_cache: Cache = None, feat_idx: list[int] = [0]) -> torch.Tensor:  # noqa: B006
-        if torch.compiler.is_compiling():
-            return eager(x, feat_cache=feat_cache, feat_idx=feat_idx)
-        small = x
-        for layer in (*block.resnets, *(() if block.downsampler is None else (block.downsampler,))):
-            small = layer(small, feat_cache=feat_cache, feat_idx=feat_idx)
-        total: torch.Tensor = as_eager(small) + block.avg_shortcut(as_eager(x))
-        return total
-
-    return forward
-
-
-def coder_forward(paths: Paths, coder: Any, eager: Forward) -> Forward:
-    """``WanEncoder3d`` or ``WanDecoder3d``: its blocks as they are, first and last convolution ours."""
+def coder_forward(paths: Paths, coder: Any, eager: Forward, forms: FormsInForce[CoderForm] | None = None) -> Forward:
+    """``WanEncoder3d`` or ``WanDecoder3d``: its blocks as they are, its first and last convolution; or another form."""
     is_encoder = type(coder).__name__ == "WanEncoder3d"
 
     def forward(
@@ -189,8 +187,16 @@ def coder_forward(paths: Paths, coder: Any, eager: Forward) -> Forward:
         with paths.coder.called(_no_cache(feat_cache) or _whole_reason(x, coder)) as reason:
             if reason is not None:
                 return paths.decline(reason, lambda: eager(x, feat_cache, feat_idx, **first_chunk), BLOCKS)
+            form = None if forms is None else forms.in_force()
             try:
-                return blocks(x, feat_cache, feat_idx, **first_chunk)
+                if form is None or form.gate is None or feat_cache is None:
+                    return blocks(x, feat_cache, feat_idx, **first_chunk)
+                is_first = first_chunk.get("first_chunk", False)
+
+                def exact(entries: list[Any], index: list[int]) -> torch.Tensor:
+                    return blocks(x, entries, index, **first_chunk)
+
+                return approximate.run(form, coder, paths.weights, x, feat_cache, feat_idx, is_first, exact)
             except BaseException:
                 paths.weights.clear()
                 raise
@@ -235,30 +241,12 @@ def _convolution(
     children = () if norm is None else (norm, coder.nonlinearity)
     if not paths.has(BLOCKS):
         return plain(feat_cache, feat_idx)
-    reason = paths.decline_reason(x, convolution, *children)
+    reason = paths.decline_reason(x, convolution, *children, casts=norm is None)
     if reason is not None:
         return paths.decline(reason, lambda: plain(feat_cache, feat_idx), BLOCKS)
     key = ("convolution", None if norm is None else norm_key(norm))
     caches = Caches(feat_cache, feat_idx)
     return paths.run(BLOCKS, key, x, caches, 1, fused, plain, (convolution,))
-
-
-def _upsampled(paths: Paths, sampler: Any, x: torch.Tensor, entry: Any, form: Form, new: list[Any]) -> torch.Tensor:
-    """The sampler's pictures without the bias of their convolution; the time convolution runs from the second chunk."""
-    bias, frames = None, 1
-    if sampler.mode == "upsample3d" and entry is None:
-        new.append(FIRST)
-    elif sampler.mode == "upsample3d":
-        cache = None if isinstance(entry, str) else entry
-        padded, following = paths.input_of(sampler.time_conv, x, form, None, None, cache)
-        new.append(following)
-        x, bias, frames = paths.convolve(sampler.time_conv, padded, form), sampler.time_conv.bias, 2
-    large = paths.upsampled(x, bias, frames)
-    samples, channels, count, height, width = large.shape
-    pictures = large.transpose(1, 2).reshape(samples * count, channels, height, width)
-    pictures = pictures if form.channels_last else pictures.contiguous()
-    output = paths.convolve(sampler.resample[1], pictures, form)
-    return output.unflatten(0, (samples, count)).transpose(1, 2)
 
 
 def _sampler_convolutions(sampler: Any) -> tuple[Any, ...]:
@@ -276,8 +264,9 @@ def _whole_reason(x: torch.Tensor, coder: Any) -> str | None:
         return "gradients are recorded"
     if x.ndim != 5 or x.is_meta or not _reads_as_planes(x):
         return "the input is channels-last or has other than five dimensions"
-    if x.dtype != computed_in(x, coder.conv_in):
-        return f"the input is {x.dtype} in front of convolutions in {computed_in(x, coder.conv_in)}"
+    dtype = computed_in(x, coder.conv_in)
+    if x.dtype != dtype and (x.dtype, dtype) != (torch.float32, torch.bfloat16):
+        return f"the input is {x.dtype} in front of convolutions in {dtype}"
     return None
 
 
@@ -288,7 +277,7 @@ def _reads_as_planes(x: torch.Tensor) -> bool:
 
 def is_wanted(kind: str, module: Any, gates: Container[str]) -> bool:
     """Whether a forward of this ``kind`` has anything to do where the sites in ``gates`` are on."""
-    turns = BLOCKS in gates or UPSAMPLING in gates
+    turns = BLOCKS in gates or UPSAMPLING in gates or DOWNSAMPLING in gates
     if kind == "norm":
         return NORMS in gates and (BLOCKS not in gates or len(module.gamma.shape) < 4)
     if kind == "residual_block":
@@ -296,7 +285,7 @@ def is_wanted(kind: str, module: Any, gates: Container[str]) -> bool:
     return turns or kind == "coder"
 
 
-MAKERS: dict[str, Callable[[Paths, Any, Forward], Forward]] = {
+MAKERS: dict[str, Callable[..., Forward]] = {
     "coder": coder_forward,
     "residual_block": residual_block_forward,
     "sampler": sampler_forward,

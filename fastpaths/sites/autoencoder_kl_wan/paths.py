@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +12,8 @@ from torch import nn
 
 from fuseproof.fastpaths.gates import Gate, GateMode
 from fuseproof.fastpaths.kernels import (
+    average_downsample_add,
+    bordered_frames,
     causal_conv_input,
     channel_norms,
     duplicate_upsample_add,
@@ -26,7 +29,8 @@ from fuseproof.fastpaths.sites.autoencoder_kl_wan.eager_layouts import eager_str
 from fuseproof.fastpaths.sites.autoencoder_kl_wan.held_weights import TurnedWeights
 from fuseproof.fastpaths.sites.watched_coder import WatchedCoder
 
-NORMS, BLOCKS, UPSAMPLING = "wan_vae_norms", "wan_vae_blocks", "wan_vae_upsampling"
+NORMS, BLOCKS = "wan_vae_norms", "wan_vae_blocks"
+UPSAMPLING, DOWNSAMPLING = "wan_vae_upsampling", "wan_vae_downsampling"
 LARGEST_SAMPLE = 2**31
 
 
@@ -42,27 +46,43 @@ FORMS = (Form(True, True), Form(True, False), Form(False, True), Form(False, Fal
 """Tried in this order; one that its gate rejected gives way to the next."""
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What both coders of a VAE have seen: they share gates, so what one of them verified the other does not rerun."""
+
+    layouts: dict[Hashable, Layouts] = field(default_factory=dict)
+    rejected: dict[Hashable, set[Form]] = field(default_factory=dict)
+
+
 class Paths:
     """What the replaced forwards of ``coder`` call. A site that is off has no gate here, and its reference runs."""
 
-    def __init__(self, gates: Mapping[str, Gate], coder: WatchedCoder, weights: TurnedWeights) -> None:
+    def __init__(
+        self, gates: Mapping[str, Gate], coder: WatchedCoder, weights: TurnedWeights, seen: Seen | None = None
+    ) -> None:
         self.coder = coder
         self.weights = weights
         self._gates = dict(gates)
-        self._layouts: dict[Hashable, Layouts] = {}
-        self._rejected: dict[Hashable, set[Form]] = {}
-        inside = gates.get(BLOCKS) or gates.get(UPSAMPLING)
+        self._seen = seen or Seen()
+        inside = gates.get(BLOCKS) or gates.get(UPSAMPLING) or gates.get(DOWNSAMPLING)
         self._norm = GatedOperation("wan_norm_silu", wan_norm_silu, gates.get(NORMS))
         self._input = GatedOperation("causal_conv_input", causal_conv_input, inside)
         self._epilogue = GatedOperation("duplicate_upsample_add", duplicate_upsample_add, inside)
         self._upsample = GatedOperation("nearest_upsample", nearest_upsample, gates.get(UPSAMPLING))
+        self._border = GatedOperation("bordered_frames", bordered_frames, gates.get(DOWNSAMPLING))
+        self._average = GatedOperation("average_downsample_add", average_downsample_add, gates.get(DOWNSAMPLING))
 
     def has(self, site: str) -> bool:
         """Whether ``site`` is on."""
         return site in self._gates
 
-    def decline_reason(self, x: torch.Tensor, convolution: Any, *children: Any, growth: int = 2) -> str | None:
-        """Why this call must be eager as a whole, or None; ``growth`` is how much larger than x its tensors become."""
+    def decline_reason(
+        self, x: torch.Tensor, convolution: Any, *children: Any, growth: int = 2, casts: bool = False
+    ) -> str | None:
+        """Why this call must be eager as a whole, or None; ``growth`` is how much larger than x its tensors become.
+
+        ``casts``: the convolution's input may be made bf16 on its way, as autocast does.
+        """
         if type(x) not in (torch.Tensor, nn.Parameter):
             return f"activations are a {type(x).__name__}; the kernels need plain tensors"
         if x.is_meta:
@@ -70,7 +90,7 @@ class Paths:
         dtype = computed_in(x, convolution)
         if dtype not in modules.DTYPES:
             return f"convolutions run in {dtype}; the kernels need torch.bfloat16 or torch.float32"
-        if x.dtype != dtype:
+        if x.dtype != dtype and not (casts and x.dtype in modules.DTYPES and dtype == torch.bfloat16):
             return f"activations are {x.dtype} in front of convolutions in {dtype}; the kernels need the same"
         if x.ndim != 5 or (x.shape[2] > 1 and x.shape[3] * x.shape[4] % 4):
             return f"activations are {list(x.shape)}; the kernels need frames of a multiple of 4 positions"
@@ -99,10 +119,11 @@ class Paths:
         """``fused`` in the first form that the gate of ``site`` has not rejected; it writes ``entries`` caches."""
         gate = self._gates[site]
         layers = tuple(convolution_key(convolution) for convolution in convolutions)
-        whole = (key, signature(x), eager_stride(x), caches.key(entries), layers, _settings(x))
+        whole = (key, signature(x), eager_stride(x), caches.key(entries), layers, settings_of(x))
         narrow = narrow_reason(*(one for one in convolutions if one.kernel_size[-1] > 1))
         forms = [form for form in FORMS if narrow is None or not form.channels_last]
-        rejected = self._rejected.setdefault((site, key, x.shape, eager_stride(x), layers, _settings(x)), set())
+        layouts = self._seen.layouts
+        rejected = self._seen.rejected.setdefault((site, key, x.shape, eager_stride(x), layers, settings_of(x)), set())
         form = next((form for form in forms if form not in rejected), forms[-1])
 
         def attempt(new: list[Any]) -> torch.Tensor:
@@ -110,15 +131,16 @@ class Paths:
 
         run_fused: Fused = attempt
         run_eager = caches.eager(eager, entries)
-        if whole not in self._layouts and (gate.certified or gate.mode is GateMode.OFF):
-            result = gate.run_eager(run_eager, LAYOUT)  # a gate that trusts would not run eager at first sight
+        trusts = gate.certified or gate.mode is GateMode.OFF or gate.is_decided((form, *whole))
+        if whole not in layouts and trusts:  # such a gate would not run eager at first sight
+            result = gate.run_eager(run_eager, LAYOUT)
         else:
             result = gate.run((form, *whole), caches.fused(run_fused), run_eager, same_layout=False)
         if (form, *whole) in gate.rejections:
             rejected.add(form)  # in whichever memory the same call comes next
         if caches.seen is not None:
-            self._layouts[whole] = caches.seen
-        return caches.settle(result, self._layouts[whole])
+            layouts[whole] = caches.seen
+        return caches.settle(result, layouts[whole])
 
     def norm(self, norm: Any, x: torch.Tensor) -> torch.Tensor:
         """An RMS norm by itself: torch's own sum, and what follows it behind the gate."""
@@ -136,12 +158,15 @@ class Paths:
         x_bias: torch.Tensor | None = None,
         cache: torch.Tensor | None = None,
         sums_last: bool | None = None,
+        front: int | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The padded input of a causal convolution, behind a norm and SiLU or not, and its next cache.
 
-        ``sums_last``: eager would sum x channels-last; x's own note says so where it is None.
+        ``sums_last``: eager would sum x channels-last; x's own note says so where it is None. ``front``: frames in
+        front of x's; as many as the convolution pads where it is None.
         """
-        right, _, below, _, front, _ = convolution._padding
+        right, _, below, _, padded, _ = convolution._padding
+        front = padded if front is None else front
         last = is_last(x) if sums_last is None else sums_last
         order = channel_norms.order_on(x, last) if norm is not None and form.own_sums else None
         denominator = _denominator(x, x_bias, last) if norm is not None and order is None else None
@@ -177,6 +202,25 @@ class Paths:
     def upsampled(self, x: torch.Tensor, bias: torch.Tensor | None, frames: int) -> torch.Tensor:
         """Twice as high and wide, and ``frames`` times as many of them, in channels-last memory."""
         result: torch.Tensor = self._within(self._upsample, x, bias, frames)
+        return result
+
+    def bordered(self, x: torch.Tensor, border: int, form: Form) -> torch.Tensor:
+        """``x`` with zeros below and on the right, in the memory that ``form`` convolves in."""
+        if not form.channels_last:
+            return F.pad(x.contiguous(), (0, border, 0, border))
+        result: torch.Tensor = self._within(self._border, x, border)
+        return result
+
+    def finish_averaged(
+        self,
+        output: torch.Tensor,
+        bias: torch.Tensor | None,
+        shortcut: torch.Tensor,
+        factors: tuple[int, int],
+        channels_last: bool = True,
+    ) -> torch.Tensor:
+        """The bias of a convolution on its ``output``, and means of ``shortcut`` over cubes of ``factors``."""
+        result: torch.Tensor = self._within(self._average, output, bias, shortcut, *factors, channels_last)
         return result
 
     def finish(
@@ -242,7 +286,7 @@ def _denominator(x: torch.Tensor, x_bias: torch.Tensor | None, last: bool) -> to
     return floats.norm(2, 1, keepdim=True).clamp_min(channel_norms.EPS).contiguous()
 
 
-def _settings(x: torch.Tensor) -> Hashable:
+def settings_of(x: torch.Tensor) -> Hashable:
     """The process-wide switches that choose among convolution algorithms, and what autocast does."""
     cudnn, kind = torch.backends.cudnn, x.device.type
     autocast = (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))

@@ -15,14 +15,13 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-import torch
-
 from fuseproof.fastpaths.gates import Gate
 from fuseproof.fastpaths.installation import GraphTarget, Installation, taken_off_if_it_fails
 from fuseproof.fastpaths.kernels import triton_missing_reason
 from fuseproof.fastpaths.module_state import Guard, Snapshot
 from fuseproof.fastpaths.replacements import Forward, Replacement
 from fuseproof.fastpaths.sites.ernie_image import soundness
+from fuseproof.fastpaths.sites.plain_modules import kernels_reason
 
 COMPONENT = "transformer"
 CLASS_NAME = "ErnieImageTransformer2DModel"
@@ -59,7 +58,7 @@ def reject_reason(transformer: Any) -> str | None:
 
 def site_reasons(transformer: Any) -> dict[str, str]:
     """Sites that decline on this transformer although the family does not, and why: the device first."""
-    kernel = _kernel_reason(transformer)
+    kernel = kernels_reason(next(transformer.parameters()))
     kernels = dict.fromkeys(KERNELS_OF_SITE, kernel) if kernel is not None else {}
     blocked = triton_missing_reason() or soundness.reject_reason(transformer)
     reasons = dict.fromkeys(SITES, blocked) if blocked is not None else soundness.held_reasons(transformer)
@@ -105,16 +104,6 @@ def _libraries() -> tuple[ModuleType, ...]:
     from diffusers.models.transformers import transformer_ernie_image
 
     return F, attention_dispatch, embeddings, normalization, transformer_ernie_image
-
-
-def _kernel_reason(transformer: Any) -> str | None:
-    """Why no kernel can run on this transformer's activations, whatever its blocks are; None if they may."""
-    parameter = next(transformer.parameters())
-    if parameter.device.type != "cuda":
-        return f"the model is on {parameter.device}; Triton kernels need a CUDA device"
-    if parameter.dtype != torch.bfloat16:
-        return f"weights are {str(parameter.dtype).removeprefix('torch.')}; the kernels need bfloat16"
-    return None
 
 
 def _approximate_reasons(transformer: Any, blocked: str | None) -> dict[str, str]:

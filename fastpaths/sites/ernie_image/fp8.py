@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
-from fuseproof.fastpaths.sites.ernie_image.linears import BlockMatrices, Several
+from fuseproof.fastpaths.sites.ernie_image.linears import BlockMatrices
 from fuseproof.fastpaths.sites.fp8_matrix import Fp8Matrices, Fp8Matrix, quantized
+from fuseproof.fastpaths.sites.side_by_side import Several
 
 
 class Fp8Linears(Fp8Matrices):

@@ -27,10 +27,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from fuseproof.fastpaths.gates import Gate
-from fuseproof.fastpaths.operations import GatedOperation, signature
-from fuseproof.fastpaths.sites.packing import PackedLinear, pack
-
-Several = tuple[torch.Tensor, ...]
+from fuseproof.fastpaths.operations import GatedOperation
+from fuseproof.fastpaths.sites.packing import PackedLinear
+from fuseproof.fastpaths.sites.side_by_side import Several, SideBySide, side_by_side
 
 
 class BlockMatrices(Protocol):
@@ -82,37 +81,7 @@ class ExactLinears:
         return ()
 
     def _side_by_side(self, name: str, linears: Sequence[nn.Linear]) -> SideBySide:
-        if self._gate is None:
-            return SideBySide(name, linears, None, None)
-        packed = pack(linears)
-        self.packs.append(packed)
-        return SideBySide(name, linears, packed, self._gate)
-
-
-class SideBySide:
-    """Several linears of one input and equal widths: one product where its gate allows, else one each."""
-
-    def __init__(self, name: str, linears: Sequence[nn.Linear], packed: PackedLinear | None, gate: Gate | None) -> None:
-        self._name = name
-        self._linears = tuple(linears)
-        self._packed = packed
-        self._gate = gate
-
-    def of(self, x: torch.Tensor, numerics: Hashable) -> Several:
-        """Each linear's result, [..., N]; views of one buffer where they are one product."""
-        packed = self._packed
-        if self._gate is None or packed is None:
-            return self._apart(x)
-
-        def together() -> Several:
-            return F.linear(x, packed.weight).chunk(len(self._linears), dim=-1)
-
-        key = (self._name, signature(x), packed.weight.shape, packed.weight.dtype, numerics)
-        result: Several = self._gate.run(key, together, lambda: self._apart(x), same_layout=False)
-        return result
-
-    def _apart(self, x: torch.Tensor) -> Several:
-        return tuple(F.linear(x, linear.weight) for linear in self._linears)
+        return side_by_side(name, linears, self._gate, self.packs)
 
 
 class ExactMatrices:

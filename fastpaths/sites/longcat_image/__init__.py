@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-import torch
-
 from fuseproof.fastpaths.gates import Gate
 from fuseproof.fastpaths.hoisting import HeldResults
 from fuseproof.fastpaths.installation import GraphTarget, Installation, taken_off_if_it_fails
@@ -24,6 +22,7 @@ from fuseproof.fastpaths.module_state import Guard, Snapshot
 from fuseproof.fastpaths.operations import GatedOperation
 from fuseproof.fastpaths.replacements import Forward, Replacement
 from fuseproof.fastpaths.sites.longcat_image import hoists, soundness
+from fuseproof.fastpaths.sites.plain_modules import kernels_reason
 
 COMPONENT = "transformer"
 CLASS_NAME = "LongCatImageTransformer2DModel"
@@ -60,7 +59,7 @@ def reject_reason(transformer: Any) -> str | None:
 
 def site_reasons(transformer: Any) -> dict[str, str]:
     """Sites that decline on this transformer although the family does not, and why: the device first."""
-    kernel = _kernel_reason(transformer)
+    kernel = kernels_reason(next(transformer.parameters()))
     kernels = dict.fromkeys((*KERNELS_OF_SITE, *LOOP_OPERATIONS), kernel) if kernel is not None else {}
     missing = triton_missing_reason()
     blocked = missing or _rewrite_reason(transformer)
@@ -146,16 +145,6 @@ def _libraries() -> tuple[ModuleType, ...]:
     from diffusers.models.transformers import transformer_longcat_image
 
     return F, activations, attention, attention_dispatch, embeddings, normalization, transformer_longcat_image
-
-
-def _kernel_reason(transformer: Any) -> str | None:
-    """Why no kernel can run on this transformer's activations, whatever its blocks are; None if they may."""
-    parameter = next(transformer.parameters())
-    if parameter.device.type != "cuda":
-        return f"the model is on {parameter.device}; Triton kernels need a CUDA device"
-    if parameter.dtype != torch.bfloat16:
-        return f"weights are {str(parameter.dtype).removeprefix('torch.')}; the kernels need bfloat16"
-    return None
 
 
 def _approximate_device_reasons(transformer: Any) -> dict[str, str]:

@@ -12,8 +12,8 @@ from torch import nn
 from fuseproof.fastpaths import mount
 from fuseproof.fastpaths.interpreter_rounding import exact_rounding
 from fuseproof.fastpaths.kernels.launching import is_interpreted
-from fuseproof.fastpaths.sites import ernie_image
-from fuseproof.fastpaths.sites.ernie_image import blocks, linears
+from fuseproof.fastpaths.sites import ernie_image, side_by_side
+from fuseproof.fastpaths.sites.ernie_image import blocks
 from fuseproof.fastpaths.user_sites import load_user_sites
 from tests.fastpaths.other_releases import forward_with
 from tests.fastpaths.small_ernie import HEIGHT, TEXT, WIDTH, forwards, prompt, small_pipe, step
@@ -311,13 +311,13 @@ def test_a_block_with_wrong_bits_is_rejected_and_the_result_stays_exact(pipe, mo
 
 def test_products_that_differ_side_by_side_run_apart_inside_verified_blocks(pipe, monkeypatch):
     eager = forwards(pipe, 2)
-    apart = linears.F.linear
+    apart = side_by_side.F.linear
 
     def linear(x, weight, bias=None):
         result = apart(x, weight, bias)
         return torch.nextafter(result, torch.tensor(9.0)) if len(weight) == 3 * 256 else result
 
-    monkeypatch.setattr(linears, "F", SimpleNamespace(linear=linear))
+    monkeypatch.setattr(side_by_side, "F", SimpleNamespace(linear=linear))
     with mount(pipe) as mounted:
         assert same(eager, forwards(pipe, 2))
     assert ("fused", "rejected") == (state_of(mounted)["state"], state_of(mounted, "packed_projections")["state"])

@@ -40,5 +40,4 @@ def test_fp32_blocks_are_rewritten_on_a_cpu_alone(expected, dtype, device):
 
 def test_on_a_card_kernels_say_that_they_need_bf16():
     parameter = SimpleNamespace(device=torch.device("cuda", 0), dtype=torch.float32)
-    transformer = SimpleNamespace(parameters=lambda: iter([parameter]))
-    assert "weights are float32; the kernels need bfloat16" == longcat_image._kernel_reason(transformer)
+    assert "weights are float32; the kernels need bfloat16" == plain_modules.kernels_reason(parameter)
