@@ -57,10 +57,11 @@ def rate_of(options: GenerateOptions, family: Family) -> float:
     return float(options.fps or family.default_fps or 1)
 
 
-def refuse_unwritable_size(options: GenerateOptions, request: GenerationRequest) -> None:
-    """Raise :class:`UsageError` for a clip whose size no file can hold; nothing is ever resized."""
+def refuse_unwritable_clip(options: GenerateOptions, request: GenerationRequest) -> None:
+    """Raise for a clip whose size no file can hold, and where nothing can encode it; nothing is ever resized."""
     if request.num_frames is not None and options.saves_output:
         video_file.check_video_size(request.width, request.height)
+        video_file.check_encoder()
 
 
 def largest_bytes(request: GenerationRequest) -> int:

@@ -89,7 +89,7 @@ def prepare(options: GenerateOptions) -> Job:
     options = clip_outputs.named_for(options, family)
     requests, warmups = plan_requests(options, prompts, family, canvas, checkpoint)
     for request in requests:
-        clip_outputs.refuse_unwritable_size(options, request)
+        clip_outputs.refuse_unwritable_clip(options, request)
     written = sum(map(clip_outputs.largest_bytes, requests))
     check_destinations(options, int(written * PNG_GROWTH) + SMALLEST_OUTPUT_BYTES)
     warnings = request_warnings(options, family, canvas, checkpoint)

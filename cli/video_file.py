@@ -53,6 +53,24 @@ def check_video_size(width: int, height: int) -> None:
     )
 
 
+def check_encoder() -> None:
+    """Raise :class:`FuseproofError` where clips cannot be encoded, before one is computed."""
+    try:
+        import av
+
+        av.codec.Codec(CODEC, "w")
+    except ModuleNotFoundError as error:
+        raise FuseproofError(
+            f"A clip is written by the library av (PyAV), and {error.name} is not installed here.",
+            next_step="Install av, or leave the file out with --no-save-output: hashes are recorded all the same.",
+        ) from error
+    except ValueError as error:  # av's own class for a codec that its build lacks is one
+        raise FuseproofError(
+            f"This build of the library av (PyAV) has no encoder {CODEC}: {error}.",
+            next_step="Install av from PyPI, or leave the file out with --no-save-output.",
+        ) from error
+
+
 def frame_rate(fps: float) -> Fraction:
     """The rate as the fraction that a container holds: 23.976 is 2997/125. Raises :class:`UsageError` beyond it."""
     if not 1 / LARGEST_DENOMINATOR <= fps <= LARGEST_RATE:

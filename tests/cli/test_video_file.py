@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fuseproof.cli.main import main
 from fuseproof.cli.video_file import RATE_FACTORS, check_video_size, frame_pixels, frame_rate, write_video
 from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.harness.media.clips import load_clip
@@ -81,3 +83,21 @@ def test_a_folder_that_is_not_there_leaves_nothing(tmp_path: Path) -> None:
 def test_only_frames_of_rgb_are_written(shape: tuple[int, ...], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="write_video takes"):
         write_video(tmp_path / "a.mp4", np.zeros(shape, np.uint8), 16)
+
+
+@pytest.mark.parametrize(
+    ("fake", "expected"),
+    [("raise ModuleNotFoundError('av', name='av')", "av is not installed here"), ("", "has no encoder libx264")],
+    ids=["no-av", "no-encoder"],
+)
+def test_what_encodes_is_looked_for_before_anything_is_computed(
+    fake: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    codec = "class codec:\n    def Codec(name, mode): raise ValueError(name)\n"
+    (tmp_path / "av.py").write_text(fake or codec)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "av", raising=False)
+    code = main(["generate", "--model-path", "embedded:longlive2", "--prompt", "x", "--output-path", str(tmp_path)])
+    said = capsys.readouterr().err
+    assert (1, True) == (code, expected in said)
+    assert "--no-save-output" in said and "loading" not in said
