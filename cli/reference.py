@@ -27,7 +27,7 @@ _EXIT_CODES = """\
 | 1 | failed: unreadable input, an arm that failed or ran out of memory, a mismatch |
 | 2 | usage: the command line or a file given on it cannot be carried out as written |
 | 3 | SLOWER (`abba` and `compare-perf --abba` only) |
-| 4 | outputs break their contract |
+| 4 | outputs break their contract; `diverge`: something differs |
 | 5 | a required verdict was not reached |
 | 6 | invalid: what was measured proves nothing (unequal work, a busy device, a fallback, a missing graph) |
 | 130 | interrupted |

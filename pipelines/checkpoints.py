@@ -7,20 +7,21 @@ that loading will need is looked at first: it exists, it is what its name says, 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from fuseproof.errors import FuseproofError
+from fuseproof.pipelines import component_weights
 from fuseproof.pipelines.checkpoint_marker import MARKER, UNMARKED, Marker, family_of_checkpoint, parse_marker
 from fuseproof.pipelines.config_numbers import number_faults
 from fuseproof.pipelines.families import PROMPT_ENHANCER
 from fuseproof.pipelines.family import Component, Family
-from fuseproof.pipelines.regular_files import open_regular
+from fuseproof.pipelines.folder_files import read_json_object, refuse_foreign_contents, shown_path, unreadable
 from fuseproof.pipelines.wan_configs import refuse_unfit_configs
-from fuseproof.pipelines.weight_files import WeightFile, foreign_contents, read_weight_file
+from fuseproof.pipelines.weight_files import WeightFile
 
 MODEL_INDEX = "model_index.json"
 CONFIG_NAMES = {
@@ -30,12 +31,6 @@ CONFIG_NAMES = {
 }
 TOKENIZER_FILES: tuple[tuple[str, ...], ...] = (("tokenizer.json",), ("vocab.json", "merges.txt"))
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
-WEIGHTS_STEM = {"diffusers": "diffusion_pytorch_model", "transformers": "model"}
-FLOATING_DTYPES = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2", "F8_E8M0")
-BATCHES_COUNTED = "num_batches_tracked"
-"""The end of the one integer that a checkpoint may hold: how many batches a batch norm was trained on."""
-PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
-NAMES_SHOWN = 4
 
 
 @dataclass(frozen=True)
@@ -80,7 +75,7 @@ class Checkpoint:
     def config(self, component: str) -> dict[str, Any]:
         """The component's ``config.json`` (or ``scheduler_config.json``, ``tokenizer_config.json``)."""
         kind = self.family.components[component].kind
-        return _read_json_object(self.folder / component / CONFIG_NAMES[kind], self.folder)
+        return read_json_object(self.folder / component / CONFIG_NAMES[kind], self.folder)
 
 
 def check_checkpoint(folder: Path, expected: Family | None = None) -> Checkpoint:
@@ -97,7 +92,7 @@ def check_checkpoint(folder: Path, expected: Family | None = None) -> Checkpoint
         component = family.components[name]
         _check_component_folder(folder, name, component, components[name][1])
         if component.kind == "model":
-            weight_files[name] = tuple(_weight_files(folder, name, component))
+            weight_files[name] = tuple(component_weights.weight_files(folder, name, component.library))
     checkpoint = Checkpoint(folder, family, MappingProxyType(components), MappingProxyType(weight_files), marker)
     if family.makes_video:
         refuse_unfit_configs(checkpoint)
@@ -109,11 +104,11 @@ def read_model_index(folder: Path) -> dict[str, Any]:
     path = folder / MODEL_INDEX
     if not path.is_file():
         raise _no_model_index(folder)
-    index = _read_json_object(path, folder)
+    index = read_json_object(path, folder)
     if "_class_name" not in index:
-        raise _unreadable(f"{MODEL_INDEX} in {folder} has no key '_class_name', so its pipeline is unknown.")
+        raise unreadable(f"{MODEL_INDEX} in {folder} has no key '_class_name', so its pipeline is unknown.")
     if not isinstance(index["_class_name"], str) or not index["_class_name"]:
-        raise _unreadable(
+        raise unreadable(
             f"{MODEL_INDEX} in {folder} has _class_name {json.dumps(index['_class_name'])}; "
             "a pipeline's class name was expected."
         )
@@ -122,7 +117,7 @@ def read_model_index(folder: Path) -> dict[str, Any]:
 
 def _read_marker(folder: Path) -> Marker:
     path = folder / MARKER
-    return parse_marker(_read_json_object(path, folder), f"{MARKER} in {folder}") if path.exists() else UNMARKED
+    return parse_marker(read_json_object(path, folder), f"{MARKER} in {folder}") if path.exists() else UNMARKED
 
 
 def listed_components(index: Mapping[str, Any], family: Family, folder: Path) -> dict[str, tuple[str, str]]:
@@ -132,7 +127,7 @@ def listed_components(index: Mapping[str, Any], family: Family, folder: Path) ->
             continue
         if isinstance(entry, list) and name not in family.components:
             known = ", ".join(family.components)
-            raise _unreadable(
+            raise unreadable(
                 f"{MODEL_INDEX} in {folder} lists a component {name!r} that {family.pipeline_class} does not have; "
                 f"it has {known}."
             )
@@ -150,11 +145,11 @@ def _component_entry(index: Mapping[str, Any], name: str, component: Component, 
         if not component.required:
             return None
         seen = "has no entry" if name not in index else "has [null, null]"
-        raise _unreadable(f"{MODEL_INDEX} in {folder} {seen} for {name!r}; {expected} was expected.")
+        raise unreadable(f"{MODEL_INDEX} in {folder} {seen} for {name!r}; {expected} was expected.")
     entry = index[name]
     is_pair = isinstance(entry, list) and len(entry) == 2 and all(isinstance(part, str) for part in entry)
     if not is_pair or entry[0] != component.library or entry[1] not in component.classes:
-        raise _unreadable(
+        raise unreadable(
             f"{MODEL_INDEX} in {folder} has {name!r}: {json.dumps(entry)}; {expected} was expected.",
         )
     return entry[0], entry[1]
@@ -162,18 +157,18 @@ def _component_entry(index: Mapping[str, Any], name: str, component: Component, 
 
 def _check_component_folder(folder: Path, name: str, component: Component, class_name: str) -> None:
     if not (folder / name).is_dir():
-        raise _unreadable(f"{MODEL_INDEX} in {folder} lists {name!r}, but there is no folder {name}/.")
+        raise unreadable(f"{MODEL_INDEX} in {folder} lists {name!r}, but there is no folder {name}/.")
     for path in sorted((folder / name).glob("*.json")):
-        _refuse_foreign_contents(path, folder)
+        refuse_foreign_contents(path, folder)
     config_name = CONFIG_NAMES.get(component.kind)
     if config_name is not None:
         path = folder / name / config_name
         if not path.is_file():
-            raise _unreadable(f"{name}/{config_name} is missing in {folder}.")
-        config = _read_json_object(path, folder)
-        _check_own_class(config, class_name, _shown(path, folder), folder)
+            raise unreadable(f"{name}/{config_name} is missing in {folder}.")
+        config = read_json_object(path, folder)
+        _check_own_class(config, class_name, shown_path(path, folder), folder)
         for fault in number_faults(config, class_name, component.kind):
-            raise _unreadable(f"{_shown(path, folder)} in {folder} {fault}.")
+            raise unreadable(f"{shown_path(path, folder)} in {folder} {fault}.")
     if component.kind == "tokenizer":
         _check_tokenizer_files(folder, name)
     if component.kind == "processor" and component.required:
@@ -192,9 +187,7 @@ def _check_own_class(config: Mapping[str, Any], class_name: str, shown: str, fol
     for key in ("_class_name", "architectures"):
         named = config.get(key) or class_name
         if accepted.isdisjoint(named if isinstance(named, list) else [named]):
-            raise _unreadable(
-                f"{shown} in {folder} has {key} {json.dumps(named)}, but {MODEL_INDEX} says {class_name}."
-            )
+            raise unreadable(f"{shown} in {folder} has {key} {json.dumps(named)}, but {MODEL_INDEX} says {class_name}.")
 
 
 def _check_tokenizer_files(folder: Path, name: str) -> None:
@@ -202,88 +195,22 @@ def _check_tokenizer_files(folder: Path, name: str) -> None:
         if all((folder / name / file).is_file() for file in alternative):
             return
     alternatives = " or ".join(" with ".join(f"{name}/{file}" for file in names) for names in TOKENIZER_FILES)
-    raise _unreadable(f"The tokenizer in {folder} has no vocabulary: {alternatives} was expected.")
+    raise unreadable(f"The tokenizer in {folder} has no vocabulary: {alternatives} was expected.")
 
 
 def _check_processor_files(folder: Path, name: str) -> None:
     if not any((folder / name / file).is_file() for file in PROCESSOR_FILES):
         expected = " or ".join(f"{name}/{file}" for file in PROCESSOR_FILES)
-        raise _unreadable(f"{expected} is missing in {folder}, so its image processor is unknown.")
-
-
-def _weight_files(folder: Path, name: str, component: Component) -> Iterator[WeightFile]:
-    stem = WEIGHTS_STEM[component.library]
-    single = folder / name / f"{stem}.safetensors"
-    index = folder / name / f"{stem}.safetensors.index.json"
-    # Where both exist, diffusers reads the shards and transformers the single file.
-    is_sharded = index.is_file() and not (component.library == "transformers" and single.is_file())
-    if is_sharded:
-        yield from _shards(folder, index)
-    elif single.is_file():
-        file = read_weight_file(single, _shown(single, folder))
-        _refuse_non_floating(file, folder)
-        yield file
-    else:
-        raise _no_weights(folder, name, single.name)
-
-
-def _shards(folder: Path, index_path: Path) -> Iterator[WeightFile]:
-    shown_index = _shown(index_path, folder)
-    weight_map = _read_json_object(index_path, folder).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise _unreadable(f"{shown_index} has no 'weight_map', so its shards are unknown.")
-    tensors_of: dict[str, set[str]] = {}
-    for tensor, shard in weight_map.items():
-        if not isinstance(shard, str) or Path(shard).name != shard:
-            raise _unreadable(f"{shown_index} maps {tensor!r} to {json.dumps(shard)}; a file beside it was expected.")
-        tensors_of.setdefault(shard, set()).add(tensor)
-    missing = [shard for shard in sorted(tensors_of) if not (index_path.parent / shard).is_file()]
-    if missing:
-        raise FuseproofError(
-            f"{shown_index} names {len(tensors_of)} shards, and {_some(missing)} is missing."
-            if len(missing) == 1
-            else f"{shown_index} names {len(tensors_of)} shards, and {len(missing)} are missing: {_some(missing)}.",
-            next_step="Download the model again, or copy the missing files into its folder.",
-        )
-    for shard in sorted(tensors_of):
-        file = read_weight_file(index_path.parent / shard, _shown(index_path.parent / shard, folder))
-        absent = sorted(tensors_of[shard] - set(file.tensors))
-        if absent:
-            raise _unreadable(f"{_shown(file.path, folder)} lacks what {shown_index} promises: {_some(absent)}.")
-        _refuse_non_floating(file, folder)
-        yield file
-
-
-def _refuse_non_floating(file: WeightFile, folder: Path) -> None:
-    """The libraries would cast integers and complex numbers to the run's dtype, and lose what they stand for."""
-    for tensor, entry in file.tensors.items():
-        if entry.dtype not in FLOATING_DTYPES and not tensor.endswith(BATCHES_COUNTED):
-            raise FuseproofError(
-                f"{_shown(file.path, folder)} in {folder} holds tensor {tensor!r} as {entry.dtype}; "
-                f"one of {', '.join(FLOATING_DTYPES)} was expected.",
-                next_step="Use a checkpoint with floating-point weights; quantised ones do not run in this release.",
-            )
-
-
-def _no_weights(folder: Path, name: str, expected: str) -> FuseproofError:
-    found = sorted(path.name for path in (folder / name).iterdir() if path.is_file() and path.suffix != ".json")
-    if any(file.endswith(PICKLE_SUFFIXES) for file in found):
-        return FuseproofError(
-            f"{name}/ in {folder} holds only pickled weights ({_some(found)}), which can run any code when loaded; "
-            f"{expected} was expected.",
-            next_step="Use a revision with safetensors weights, or convert them.",
-        )
-    beside = f"; the folder holds {_some(found)}" if found else ""
-    return _unreadable(f"{name}/{expected} is missing in {folder}{beside}.")
+        raise unreadable(f"{expected} is missing in {folder}, so its image processor is unknown.")
 
 
 def _no_model_index(folder: Path) -> FuseproofError:
     if folder.is_file():
-        return _unreadable(f"{folder} is a file; a model folder in the Diffusers layout was expected.")
+        return unreadable(f"{folder} is a file; a model folder in the Diffusers layout was expected.")
     if not folder.is_dir():
-        return _unreadable(f"There is no model folder {folder}.")
+        return unreadable(f"There is no model folder {folder}.")
     if (folder / "config.json").is_file():
-        config = _read_json_object(folder / "config.json", folder)
+        config = read_json_object(folder / "config.json", folder)
         named = config.get("_class_name") or config.get("architectures")
         named = named[0] if isinstance(named, list) and named else named
         kind = named if isinstance(named, str) and named else "one component"
@@ -291,52 +218,4 @@ def _no_model_index(folder: Path) -> FuseproofError:
             f"{folder} holds a single component ({kind}), not a pipeline: it has no {MODEL_INDEX}.",
             next_step="Pass the folder above it, the one with model_index.json.",
         )
-    return _unreadable(f"{folder} has no {MODEL_INDEX}, so it is not a model folder in the Diffusers layout.")
-
-
-def _read_json_object(path: Path, folder: Path) -> dict[str, Any]:
-    shown = _shown(path, folder)
-    _refuse_foreign_contents(path, folder)
-    try:
-        with open_regular(path) as file:
-            value = json.loads(file.read().decode("utf-8"))
-    except OSError as error:
-        raise _unreadable(f"{shown} in {folder} cannot be read: {error.strerror or error}.") from error
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        raise _unreadable(f"{shown} in {folder} is not valid JSON: {error.msg} at {where}.") from error
-    except UnicodeDecodeError as error:
-        raise _unreadable(f"{shown} in {folder} is not UTF-8 text (byte {error.start}).") from error
-    except (ValueError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error).split(";")[0]
-        raise _unreadable(f"{shown} in {folder} is not usable JSON: {reason}.") from error
-    if not isinstance(value, dict):
-        raise _unreadable(f"{shown} in {folder} holds {json.dumps(value)[:40]}; a JSON object was expected.")
-    if not value:
-        raise _unreadable(f"{shown} in {folder} is an empty object {{}}.")
-    return value
-
-
-def _refuse_foreign_contents(path: Path, folder: Path) -> None:
-    shown = _shown(path, folder)
-    try:
-        with open_regular(path) as file:
-            start = file.read(512)
-    except OSError as error:
-        raise _unreadable(f"{shown} in {folder} cannot be read: {error.strerror or error}.") from error
-    contents = "empty" if not start else foreign_contents(start)
-    if contents is not None:
-        raise _unreadable(f"{shown} in {folder} is {contents}; JSON was expected.")
-
-
-def _unreadable(message: str) -> FuseproofError:
-    return FuseproofError(message, next_step="Download or copy the model folder again.")
-
-
-def _some(names: list[str]) -> str:
-    shown = ", ".join(names[:NAMES_SHOWN])
-    return shown if len(names) <= NAMES_SHOWN else f"{shown} and {len(names) - NAMES_SHOWN} more"
-
-
-def _shown(path: Path, folder: Path) -> str:
-    return path.relative_to(folder).as_posix()
+    return unreadable(f"{folder} has no {MODEL_INDEX}, so it is not a model folder in the Diffusers layout.")

@@ -16,6 +16,8 @@ from typing import Any
 LARGEST_NUMBER = 1e9
 LONGEST_TRAINING = 1e6
 """Schedulers make as many timesteps as a model was trained on when they are loaded; 1000 is usual."""
+LONGEST_ROTARY_TABLE = 65_536
+"""Made when a model is loaded, a row for each position; 1024 is usual."""
 SHOWN_CHARACTERS = 40
 
 
@@ -55,6 +57,21 @@ TRAINED_TIMESTEPS = NumberRule(
     is_positive=True,
     largest=LONGEST_TRAINING,
 )
+PICTURE_CHANNELS = tuple(
+    NumberRule(key, "3, for red, green and blue,", is_whole=True, smallest=3, largest=3)
+    for key in ("in_channels", "out_channels")
+)
+WAN_TRANSFORMER = (
+    NumberRule("attention_head_dim", "a positive whole number", is_whole=True, is_positive=True),
+    NumberRule("num_attention_heads", "a positive whole number", is_whole=True, is_positive=True),
+    NumberRule(
+        "rope_max_seq_len",
+        f"a whole number from 1 to {LONGEST_ROTARY_TABLE:,}",
+        is_whole=True,
+        is_positive=True,
+        largest=LONGEST_ROTARY_TABLE,
+    ),
+)
 CONFIG_NUMBERS: Mapping[str, tuple[NumberRule, ...]] = MappingProxyType(
     {
         "FlowMatchEulerDiscreteScheduler": (
@@ -70,7 +87,9 @@ CONFIG_NUMBERS: Mapping[str, tuple[NumberRule, ...]] = MappingProxyType(
         "AutoencoderKL": (
             NumberRule("scaling_factor", "a number other than 0", is_nonzero=True),
             NumberRule("shift_factor", "a number", required=True),
+            *PICTURE_CHANNELS,
         ),
+        "AutoencoderKLFlux2": PICTURE_CHANNELS,
         "ErnieImageTransformer2DModel": (
             NumberRule("hidden_size", "a positive whole number", is_whole=True, is_positive=True),
             NumberRule("num_attention_heads", "a positive whole number", is_whole=True, is_positive=True),
@@ -80,10 +99,8 @@ CONFIG_NUMBERS: Mapping[str, tuple[NumberRule, ...]] = MappingProxyType(
             NumberRule("attention_head_dim", "a positive whole number", is_whole=True, is_positive=True),
             NumberRule("num_attention_heads", "a positive whole number", is_whole=True, is_positive=True),
         ),
-        "WanTransformer3DModel": (
-            NumberRule("attention_head_dim", "a positive whole number", is_whole=True, is_positive=True),
-            NumberRule("num_attention_heads", "a positive whole number", is_whole=True, is_positive=True),
-        ),
+        "WanTransformer3DModel": WAN_TRANSFORMER,
+        "LongLive2Transformer3DModel": WAN_TRANSFORMER,
     }
 )
 EPSILON = NumberRule("eps", "a positive number", is_positive=True)

@@ -38,6 +38,7 @@ def refuse_unsupported(pipe: Any, request: GenerationRequest) -> None:
     if request.num_frames is not None:
         raise UsageError(f"The request has {request.num_frames} frames, and {kind} makes single images.")
     if kind in (longcat_image.PIPELINE_CLASS, longcat_image_edit.PIPELINE_CLASS):
+        _refuse_rounded_sides_of_longcat(pipe, request)
         _refuse_unusable_timesteps_of_longcat(pipe, request)
     if kind == longcat_image_edit.PIPELINE_CLASS:
         edit_guards.refuse_unsupported(pipe, request)
@@ -62,6 +63,14 @@ def remarks(pipe: Any, request: GenerationRequest, written: str | None, *, is_na
         yield from longlive2_guards.remarks(pipe, request)
     elif kind == ernie_image.PIPELINE_CLASS:
         yield from ernie_guards.cut_texts(pipe, request, written)
+
+
+def _refuse_rounded_sides_of_longcat(pipe: Any, request: GenerationRequest) -> None:
+    """diffusers rounds other sides to whole patches, with a word in its log."""
+    multiple = pipe.vae_scale_factor * 2
+    for name, side in (("width", request.width), ("height", request.height)):
+        if side % multiple:
+            raise UsageError(f"The request's {name} is {side}; a multiple of {multiple} was expected.")
 
 
 def _refuse_unusable_timesteps_of_longcat(pipe: Any, request: GenerationRequest) -> None:

@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fuseproof.pipelines.decoded_shape import refuse_unequal_shapes
+
 
 class HostFrames:
     """Room for a clip of ``frames`` x ``height`` x ``width`` in host memory, page-locked for a CUDA ``device``."""
@@ -21,15 +23,20 @@ class HostFrames:
         self._arrived = 0
 
     def add(self, frames: torch.Tensor) -> int:
-        """Append ``frames`` [T, 3, H, W] in 0..1, wait until they are there, and say how many they are."""
-        rows = frames.permute(0, 2, 3, 1).to(torch.float32).contiguous()
+        """Append ``frames`` [T, 3, H, W] in 0..1, wait until they are there, and say how many they are.
+
+        A FuseproofError for frames of another size, and for more of them than there is room for.
+        """
+        rows = frames.permute(0, 2, 3, 1)
+        room = min(len(rows), len(self._clip) - self._arrived)
+        refuse_unequal_shapes(rows.shape, (room, *self._clip.shape[1:]))
+        rows = rows.to(torch.float32).contiguous()
         self._clip[self._arrived : self._arrived + len(rows)].copy_(rows)
         self._arrived += len(rows)
         return len(rows)
 
     def clip(self) -> npt.NDArray[np.float32]:
-        """All frames [T, H, W, 3], without a copy; a ValueError where some have not come."""
-        if self._arrived != len(self._clip):
-            raise ValueError(f"{self._arrived} of {len(self._clip)} frames have come")
+        """All frames [T, H, W, 3], without a copy; a FuseproofError where some have not come."""
+        refuse_unequal_shapes((self._arrived, *self._clip.shape[1:]), tuple(self._clip.shape))
         whole: npt.NDArray[np.float32] = self._clip.numpy()
         return whole

@@ -5,25 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from fuseproof.errors import UsageError
+from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.pipelines.longlive2 import PIPELINE_CLASS
-from fuseproof.pipelines.longlive2_steps import STEPS, frames_made
+from fuseproof.pipelines.longlive2_steps import FRAMES_OF_ONE, STEPS, frames_made
 from fuseproof.pipelines.requests import GenerationRequest
-from fuseproof.pipelines.wan_guards import cut_texts
+from fuseproof.pipelines.wan_guards import (
+    cut_texts,
+    refuse_beyond_rotary_table,
+    refuse_rounded_sides,
+    refuse_vae_of_other_scales,
+)
 
 
 def refuse_unsupported(pipe: Any, request: GenerationRequest) -> None:
-    """Raise a UsageError for a request that ``pipe`` would answer with something else.
+    """Raise for a request that ``pipe`` would answer with something else.
 
     A warm-up may have fewer steps than the 4 of a request (:func:`fuseproof.pipelines.requests.validate_request`).
     """
-    patch = pipe.transformer.config.patch_size
-    for name, side, sides in (("width", request.width, patch[2]), ("height", request.height, patch[1])):
-        multiple = pipe.vae_scale_factor_spatial * sides
-        if side % multiple:
-            raise UsageError(f"The request's {name} is {side}; a multiple of {multiple} was expected.")
+    refuse_vae_of_other_scales(pipe)
+    if pipe.vae_scale_factor_temporal != FRAMES_OF_ONE:
+        raise FuseproofError(
+            f"The VAE makes {pipe.vae_scale_factor_temporal} frames of one; chunks are counted in {FRAMES_OF_ONE}.",
+            next_step="Use the VAE that the model is published with.",
+        )
+    refuse_rounded_sides(pipe, request)
     if request.num_frames is None or frames_made(request.num_frames) != request.num_frames:
         raise UsageError(f"The request has {request.num_frames} frames; whole chunks were expected: 29, 61, 93, ...")
+    refuse_beyond_rotary_table(pipe, request)
     if request.num_inference_steps > STEPS:
         raise UsageError(f"The request has {request.num_inference_steps} steps; the model was distilled to {STEPS}.")
     if request.guidance_scale != 1.0:

@@ -23,12 +23,14 @@ from fuseproof.pipelines.longlive2_caches import CHUNK_FRAMES, LongLive2Caches
 from fuseproof.pipelines.longlive2_model import LongLive2Transformer3DModel
 
 STEPS = 4
+FRAMES_OF_ONE = 4
+"""How many frames the VAE makes of a latent one."""
 FLOW_SHIFT = 5.0
 LARGEST_SIGMA = float(np.float32(1 - 1 / 1000))
 """Before the shift: the second of a thousand training steps down from pure noise, as an fp32."""
 
 
-def frames_made(num_frames: int, temporal_scale: int = 4) -> int:
+def frames_made(num_frames: int, temporal_scale: int = FRAMES_OF_ONE) -> int:
     """How many frames a clip has where ``num_frames`` are asked for: those of whole chunks, and at least of one.
 
     The first latent frame is one frame, every other one ``temporal_scale`` of them; what does not fill a chunk is left

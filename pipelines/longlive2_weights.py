@@ -3,7 +3,7 @@
 Such a folder has diffusers' components and files, but the tensors of its transformer carry the names of Wan's own code,
 behind ``model.``: the public code that runs it knows no others. They hold the same values in the same shapes as
 ``WanTransformer3DModel``'s, and load under those names; a folder that has diffusers' names already loads as diffusers
-loads it. Nothing is computed here.
+loads it. Only the files that a checkpoint's check approves are looked at, here as there. Nothing is computed here.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
+
+from fuseproof.errors import FuseproofError
+from fuseproof.pipelines.component_weights import weight_files
+from fuseproof.pipelines.weight_files import WeightFile
 
 PUBLISHED_PREFIX = "model."
 IN_BLOCK = re.compile(r"(blocks\.\d+\.)(.+)")
@@ -64,8 +68,11 @@ def diffusers_name(published: str) -> str:
 
 
 def has_published_names(folder: Path) -> bool:
-    """Whether the safetensors files of ``folder`` carry the published names; read from their headers alone."""
-    return any(name.startswith(PUBLISHED_PREFIX) for file in _files(folder) for name in _names(file))
+    """Whether the weight files of the component ``folder`` carry the published names; read from headers alone.
+
+    Raises :class:`FuseproofError` where they are not whole.
+    """
+    return any(name.startswith(PUBLISHED_PREFIX) for file in _files(folder) for name in file.tensors)
 
 
 def load_published(model_class: Any, folder: Path, dtype: torch.dtype) -> tuple[Any, dict[str, list[Any]]]:
@@ -83,6 +90,7 @@ def load_published(model_class: Any, folder: Path, dtype: torch.dtype) -> tuple[
     kept_in_fp32 = frozenset(model_class._keep_in_fp32_modules)
     tensors: dict[str, torch.Tensor] = {}
     mismatched, unexpected = [], []
+    _refuse_names_of_one(folder)
     for published, tensor in _tensors(folder):
         name = diffusers_name(published)
         if name not in expected:
@@ -98,18 +106,25 @@ def load_published(model_class: Any, folder: Path, dtype: torch.dtype) -> tuple[
     return model.eval(), report
 
 
-def _files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.safetensors"))
+def _files(folder: Path) -> Iterator[WeightFile]:
+    return weight_files(folder.parent, folder.name, "diffusers")
 
 
-def _names(file: Path) -> list[str]:
-    with safe_open(file, framework="pt") as opened:
-        return list(opened.keys())
+def _refuse_names_of_one(folder: Path) -> None:
+    seen: dict[str, str] = {}
+    for published in (name for file in _files(folder) for name in file.tensors):
+        name = diffusers_name(published)
+        if name in seen:
+            raise FuseproofError(
+                f"The weights in {folder} hold {name} twice, as {seen[name]} and as {published}.",
+                next_step="Download the model again; which of the two is meant cannot be told.",
+            )
+        seen[name] = published
 
 
 def _tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor of the folder's files by its published name, one at a time."""
+    """Every tensor of the folder's weight files by its published name, one at a time."""
     for file in _files(folder):
-        with safe_open(file, framework="pt") as opened:
+        with safe_open(file.path, framework="pt") as opened:
             for name in opened.keys():  # noqa: SIM118 - an opened file is no mapping
                 yield name, opened.get_tensor(name)

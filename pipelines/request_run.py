@@ -17,6 +17,7 @@ from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.fastpaths import Mount
 from fuseproof.pipelines import longcat_image, longlive2, native, reference, wan
 from fuseproof.pipelines.decoded import Decoded
+from fuseproof.pipelines.decoded_shape import refuse_another_shape
 from fuseproof.pipelines.fastpath_faults import site_at_fault
 from fuseproof.pipelines.guards import refuse_unsupported, remarks
 from fuseproof.pipelines.progress import ProgressObserver
@@ -59,7 +60,7 @@ class RequestRunner:
 
     def run(self, request: GenerationRequest) -> GenerationResult:
         """Run one request and time it; raises :class:`FuseproofError` where the device, a fast path or an attention
-        backend cannot carry it out.
+        backend cannot carry it out, and where what was decoded has another size or length than was asked for.
         """
         refuse_unsupported(self.pipe, request)
         drawn = replace(request, prompt=request.prompt_for_model, fixed_prompt=None)
@@ -80,6 +81,7 @@ class RequestRunner:
             raise told from error
         finally:
             self.mounted.end_request()
+        refuse_another_shape(decoded.image.shape, self.pipe, request)
         written = request.fixed_prompt if decoded.rewritten_prompt is None else decoded.rewritten_prompt
         self._remark(drawn, written, decoded.remarks)
         return GenerationResult(

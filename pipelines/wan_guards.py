@@ -12,11 +12,14 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.pipelines import flow_unipc
 from fuseproof.pipelines.conditioning import ConditioningImage
 from fuseproof.pipelines.requests import GenerationRequest
-from fuseproof.pipelines.wan import PIPELINE_CLASS, TEXT_TOKENS, frames_made
+from fuseproof.pipelines.wan import PIPELINE_CLASS, TEXT_TOKENS, frames_made, latent_shape
+from fuseproof.pipelines.wan_configs import vae_scale_faults
 
 SAME_ASPECT = 0.01
 """How far an image's aspect may be from the clip's, as a share, before its scaling is worth a word."""
@@ -24,11 +27,8 @@ SAME_ASPECT = 0.01
 
 def refuse_unsupported(pipe: Any, request: GenerationRequest) -> None:
     """Raise for a request that the Wan ``pipe`` cannot carry out as written."""
-    patch = pipe.transformer.config.patch_size
-    for name, side, sides in (("width", request.width, patch[2]), ("height", request.height, patch[1])):
-        multiple = pipe.vae_scale_factor_spatial * sides
-        if side % multiple:
-            raise UsageError(f"The request's {name} is {side}; a multiple of {multiple} was expected.")
+    refuse_vae_of_other_scales(pipe)
+    refuse_rounded_sides(pipe, request)
     if request.num_frames is None or request.num_frames < 1:
         raise UsageError(f"The request has {request.num_frames} frames; 1 or more were expected.")
     for is_asked, what in (
@@ -43,8 +43,58 @@ def refuse_unsupported(pipe: Any, request: GenerationRequest) -> None:
             f"The scheduler shifts its sigmas by a number (use_dynamic_shifting), and {PIPELINE_CLASS} tells it none.",
             next_step="Use a scheduler config with a fixed flow_shift, as Wan is published with.",
         )
+    refuse_beyond_rotary_table(pipe, request)
+    if type(pipe.scheduler).__name__ == flow_unipc.UNIPC:
+        refuse_sigmas_without_logarithms(pipe.scheduler, request.num_inference_steps)
     if request.image is not None:
         _refuse_image(pipe, request)
+
+
+def refuse_vae_of_other_scales(pipe: Any) -> None:
+    """Raise a FuseproofError where the VAE would decode another size or length than the pipeline reckons with."""
+    for fault in vae_scale_faults(pipe.vae.config):
+        raise FuseproofError(f"The VAE's config {fault}.", next_step="Use the VAE that the model is published with.")
+
+
+def refuse_rounded_sides(pipe: Any, request: GenerationRequest) -> None:
+    """Raise a UsageError for a side that is no multiple of the patches, which the pipeline would round down."""
+    patch = pipe.transformer.config.patch_size
+    for name, side, sides in (("width", request.width, patch[2]), ("height", request.height, patch[1])):
+        multiple = pipe.vae_scale_factor_spatial * sides
+        if side % multiple:
+            raise UsageError(f"The request's {name} is {side}; a multiple of {multiple} was expected.")
+
+
+def refuse_beyond_rotary_table(pipe: Any, request: GenerationRequest) -> None:
+    """Raise a UsageError for a clip with more places along an axis than the transformer's rotary table has rows."""
+    rows = pipe.transformer.config.rope_max_seq_len
+    axes = zip(("frames", "rows", "columns"), latent_shape(pipe, request)[2:], pipe.transformer.config.patch_size)
+    for axis, latents, patch in axes:
+        if latents // patch > rows:
+            raise UsageError(
+                f"The request has {latents // patch} latent {axis}, and the transformer's rotary table ends at {rows}.",
+                next_step="Ask for a smaller or shorter clip, or use the published config.",
+            )
+
+
+def refuse_sigmas_without_logarithms(scheduler: Any, num_inference_steps: int) -> None:
+    """Raise a FuseproofError unless the sigmas of UniPC's steps fall, strictly, between 1 and 0.
+
+    It takes the logarithms of sigma and of 1 - sigma, and divides by their differences: a shift so large that two
+    sigmas round to one, and a schedule of too few trained timesteps, make NaN of all latents.
+    """
+    fresh = type(scheduler).from_config(scheduler.config)
+    with np.errstate(all="ignore"):
+        fresh.set_timesteps(num_inference_steps)
+    sigmas = fresh.sigmas[:-1].double()
+    if not bool((sigmas > 0).all() and (sigmas < 1).all() and (sigmas.diff() < 0).all()):
+        keys = ("flow_shift", "shift_terminal", "num_train_timesteps")
+        shown = ", ".join(f"{key} {scheduler.config[key]}" for key in keys if scheduler.config.get(key) is not None)
+        raise FuseproofError(
+            f"With the scheduler's {shown}, the sigmas of {num_inference_steps} steps do not fall from below 1 to "
+            "above 0.",
+            next_step="Use the scheduler config that the model is published with, or another --num-inference-steps.",
+        )
 
 
 def remarks(pipe: Any, request: GenerationRequest, *, is_native: bool) -> Iterator[str]:

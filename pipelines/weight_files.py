@@ -116,7 +116,9 @@ def _refuse_impossible_header(header_bytes: int, size_bytes: int, shown_name: st
 
 def _parse_header(text: bytes, shown_name: str) -> dict[str, Any]:
     try:
-        header = json.loads(text)
+        header = json.loads(text, object_pairs_hook=_named_once)
+    except _NamedTwiceError as error:
+        raise _damaged(f"{shown_name} is damaged: its header names {str(error)!r} twice.") from error
     except RecursionError as error:
         raise _damaged(f"{shown_name} is not a safetensors file: its header is nested too deeply.") from error
     except ValueError as error:
@@ -125,6 +127,18 @@ def _parse_header(text: bytes, shown_name: str) -> dict[str, Any]:
         raise _damaged(f"{shown_name} is not a safetensors file: its header is no JSON object.")
     header.pop("__metadata__", None)
     return header
+
+
+class _NamedTwiceError(ValueError):
+    """A name that one JSON object has twice; readers differ in which of the two they take."""
+
+
+def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    named = dict(pairs)
+    if len(named) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _NamedTwiceError(next(name for name in named if names.count(name) > 1))
+    return named
 
 
 def _check_layout(header: dict[str, Any], shown_name: str) -> int:

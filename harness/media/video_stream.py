@@ -7,6 +7,7 @@ decided by. RGB is made of them only to be measured and shown, with swscale's bi
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -124,7 +125,7 @@ def read_facts(path: Path) -> StreamFacts:
             pixel_format=context.pix_fmt,
             codec=context.name,
             container=path.suffix.lower().removeprefix("."),
-            rendering=_rendering(context),
+            rendering=(*_rendering(context), ("shown from", _shown_from(stream)), _turned(path)),
         )
 
 
@@ -228,6 +229,24 @@ def _rendering(context: Any) -> tuple[tuple[str, str], ...]:
         ("colour range", str(int(context.color_range))),
         ("pixel aspect", str(aspect) if aspect else "1"),
     )
+
+
+def _shown_from(stream: Any) -> str:
+    """When a player shows the first frame, in seconds after the file's beginning."""
+    return f"{float((stream.start_time or 0) * stream.time_base):.6g} s"
+
+
+def _turned(path: Path) -> tuple[str, str]:
+    """How a player turns or mirrors the stored frames: the display matrix that the first one carries."""
+    with _opened(path) as container:
+        stream = container.streams.video[0]
+        stream.codec_context.thread_count = 1
+        frame = next(container.decode(stream), None)
+        matrix = None if frame is None else frame.side_data.get("DISPLAYMATRIX")
+        if matrix is None:
+            return "display matrix", "none"
+        turn = struct.unpack("<9i", bytes(matrix))
+        return "display matrix", " ".join(f"{value / 2**16:g}" for value in (*turn[:2], *turn[3:5]))
 
 
 def _deep(pixel_format: str | None) -> str:

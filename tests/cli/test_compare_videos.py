@@ -12,7 +12,7 @@ from PIL import Image
 
 from fuseproof.cli.main import main
 from fuseproof.cli.video_file import frame_pixels
-from tests.harness.clip_samples import darkened, one_bit_changed, raw_clip, saved
+from tests.harness.clip_samples import darkened, encoded, one_bit_changed, raw_clip, saved
 
 RAW = raw_clip()
 
@@ -99,3 +99,18 @@ def test_a_truncated_video_is_one_sentence(place: Path, capsys: pytest.CaptureFi
     code, _, err = run(capsys, "a.mp4", "cut.mp4")
     assert 1 == code
     assert err.startswith("fuseproof: error: cut.mp4 cannot be compared: it is truncated")
+
+
+@pytest.mark.parametrize(
+    ("named", "changes"),
+    [("display matrix 0 1 -1 0", {"degrees": -90}), ("shown from 0.25 s", {"times": [4, 5, 6, 7]})],
+    ids=["turned", "late"],
+)
+def test_equal_frames_that_players_show_otherwise_are_said(
+    named: str, changes: dict[str, Any], place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    encoded(place / "plain.mp4", frame_pixels(RAW))
+    encoded(place / "other.mp4", frame_pixels(RAW), **changes)
+    code, out, said = run(capsys, "plain.mp4", "other.mp4", "--contract", "close:psnr>=1")
+    assert (0, True) == (code, "frame-identical" in out)
+    assert "players are told differently" in said and named in said

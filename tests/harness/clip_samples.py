@@ -60,16 +60,19 @@ def encoded(
     times: Sequence[int] | None = None,
     sound: npt.NDArray[np.float32] | None = None,
     codec: str = "libx264",
+    degrees: int = 0,
 ) -> Path:
     """A video by PyAV: any pixel format, frames at any ``times`` (in sixteenths of a second), with ``sound`` [samples].
 
-    Sound is stored without loss.
+    Sound is stored without loss. Players turn it by ``degrees``.
     """
     buffer = io.BytesIO()
     with av.open(buffer, "w", format="matroska" if path.suffix == ".mkv" else "mp4") as container:
         stream = container.add_stream(codec, rate=Fraction(16))
         stream.height, stream.width = pixels.shape[1:3]
         stream.pix_fmt = pixel_format
+        if degrees:
+            stream.set_display_rotation(degrees)
         stream.codec_context.time_base = Fraction(1, 16)
         track = None if sound is None else container.add_stream("flac", rate=8000, layout="mono")
         for index, one in enumerate(pixels):

@@ -262,6 +262,27 @@ DAMAGED = {
         sharded(file_with(shard(2), header_of({"other": TENSOR}, b"\0" * 8))),
         [shard(2), "lacks what", "b.weight"],
     ),
+    "shards-with-one-tensor-twice": (
+        sharded(
+            file_with(
+                shard(2), header_of({"a.weight": TENSOR, "b.weight": {**TENSOR, "data_offsets": [8, 16]}}, b"\0" * 16)
+            )
+        ),
+        [SHARD_INDEX, "'a.weight'", shard(1).split("/")[1], shard(2).split("/")[1]],
+    ),
+    "weights-named-twice": (
+        file_with(
+            TRANSFORMER,
+            header_of(
+                b'{"a": %s, "a": %s}' % ((b'{"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}',) * 2), b"\0" * 8
+            ),
+        ),
+        [TRANSFORMER, "names 'a' twice"],
+    ),
+    "weights-under-an-adapter": (
+        file_with("text_encoder/adapter_config.json", b'{"peft_type": "LORA"}'),
+        ["text_encoder/", "adapter_config.json", "peft"],
+    ),
     "shard-index-without-map": (sharded(file_with(SHARD_INDEX, b'{"metadata": {}}')), [SHARD_INDEX, "weight_map"]),
     "shard-outside-folder": (
         sharded(file_with(SHARD_INDEX, b'{"weight_map": {"a.weight": "../vae/diffusion_pytorch_model.safetensors"}}')),

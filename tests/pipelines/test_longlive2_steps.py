@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from fuseproof.errors import FuseproofError
 from fuseproof.pipelines.longlive2_model import LongLive2Transformer3DModel
 from fuseproof.pipelines.longlive2_steps import ChunkSteps, behind_image, draw_noise, flow_scheduler, frames_made
-from fuseproof.pipelines.longlive2_weights import MODULES, MODULES_OF_A_BLOCK, diffusers_name
+from fuseproof.pipelines.longlive2_weights import MODULES, MODULES_OF_A_BLOCK, diffusers_name, has_published_names
 from fuseproof.pipelines.tiny import longlive2
 
 CPU = torch.device("cpu")
@@ -149,10 +151,45 @@ def test_published_weights_that_do_not_fit_are_reported(folder: Path, tmp_path: 
     assert [(misshapen, torch.Size([3]), torch.Size([256]))] == report["mismatched_keys"]
 
 
+@pytest.mark.parametrize("stray", ["aa_old.safetensors", "zz_old.safetensors"])
+@pytest.mark.parametrize("is_published", [True, False], ids=["published-names", "own-names"])
+def test_a_file_that_lies_beside_the_weights_changes_none(
+    folder: Path, tmp_path: Path, stray: str, is_published: bool
+) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    write_published(folder, tmp_path, tensors, 1)
+    if not is_published:
+        save_file(tensors, tmp_path / WEIGHTS)
+    name = "blocks.0.attn1.to_q.weight"
+    save_file({published_name(name): torch.zeros_like(tensors[name])}, tmp_path / stray)
+    loaded, report = LongLive2Transformer3DModel.from_pretrained(tmp_path, **LOADING)
+    assert [] == [found for found in report.values() if found]
+    assert torch.equal(tensors[name].bfloat16(), loaded.get_parameter(name))
+    assert is_published == has_published_names(tmp_path)
+
+
+def test_a_tensor_under_both_of_its_names_is_refused(folder: Path, tmp_path: Path) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    name = "blocks.0.attn1.to_q.weight"
+    write_published(folder, tmp_path, tensors, 1)
+    both = load_file(tmp_path / WEIGHTS) | {name: torch.zeros_like(tensors[name])}
+    save_file(both, tmp_path / WEIGHTS)
+    with pytest.raises(FuseproofError, match=r"hold blocks\.0\.attn1\.to_q\.weight twice, as .* and as "):
+        LongLive2Transformer3DModel.from_pretrained(tmp_path, **LOADING)
+
+
 def write_published(folder: Path, target: Path, tensors: dict[str, Any], files: int) -> None:
     named = [(published_name(name), tensor) for name, tensor in tensors.items()]
-    for number in range(files):
-        save_file(dict(named[number::files]), target / f"diffusion_pytorch_model-{number:05}.safetensors")
+    if files == 1:
+        save_file(dict(named), target / WEIGHTS)
+    else:
+        shards = {
+            f"diffusion_pytorch_model-{number:05}.safetensors": dict(named[number::files]) for number in range(files)
+        }
+        for shard, held in shards.items():
+            save_file(held, target / shard)
+        weight_map = {name: shard for shard, held in shards.items() for name in held}
+        (target / f"{WEIGHTS}.index.json").write_text(json.dumps({"weight_map": weight_map}), encoding="utf-8")
     (target / "config.json").write_text((folder / "config.json").read_text(encoding="utf-8"), encoding="utf-8")
 
 
