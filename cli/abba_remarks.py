@@ -33,16 +33,16 @@ def dummy_weights_remark(plan: Plan, gpus: GpuSurvey) -> str | None:
     needed = dict(_dummy_weights_gib(plan))
     if not needed:
         return None
-    largest = max(needed.values())
+    half, whole = max(needed.values())
     return (
-        f"no CUDA device here, and --load-format dummy in {', '.join(needed)} makes {largest:.1f} GiB of weights in "
-        f"bfloat16 ({2 * largest:.1f} GiB in float32): a plan's hints of time are for a large GPU, and without one "
+        f"no CUDA device here, and --load-format dummy in {', '.join(needed)} makes {half:.1f} GiB of weights in "
+        f"bfloat16 ({whole:.1f} GiB in float32): a plan's hints of time are for a large GPU, and without one "
         "these cells take hours, if they fit at all"
     )
 
 
-def _dummy_weights_gib(plan: Plan) -> Iterator[tuple[str, float]]:
-    """Cells that any ``generate`` arm runs on dummy weights, with the size of those in bfloat16."""
+def _dummy_weights_gib(plan: Plan) -> Iterator[tuple[str, tuple[float, float]]]:
+    """Cells that any ``generate`` arm runs on dummy weights, with the size of those in bfloat16 and in float32."""
     from fuseproof.cli.abba_arms import parsed_flags
     from fuseproof.harness.campaign.arms import generate_words
     from fuseproof.pipelines.dummy_geometry import family_of_dummy, geometry_of
@@ -53,4 +53,6 @@ def _dummy_weights_gib(plan: Plan) -> Iterator[tuple[str, float]]:
                 continue
             options = parsed_flags(generate_words(arm, cell, Path("perf.json"), Path("outputs")))
             if not isinstance(options, FuseproofError) and options.load_format == "dummy":
-                yield cell.name, geometry_of(family_of_dummy(options.model_path)).weight_bytes("bfloat16") / 2**30
+                geometry = geometry_of(family_of_dummy(options.model_path))
+                half, whole = (geometry.weight_bytes(dtype) / 2**30 for dtype in ("bfloat16", "float32"))
+                yield cell.name, (half, whole)

@@ -83,8 +83,9 @@ def validation(contract: Contract, site: str) -> str:
         interpreted = "on a machine without a card, TRITON_INTERPRET=1 runs it on a few elements"
         return f"`fuseproof fastpaths verify --site {contract.name}` ({interpreted}); {tests}"
     if contract.quality == "lossless":
-        return f"its gate, in every request; `fuseproof generate --fastpaths {site} --verify-every-step …`; {tests}"
-    how = f"`fuseproof generate --fastpaths {site} --quality {contract.quality} …`"
+        request = f"`fuseproof generate --model-path … --fastpaths {site} --verify-every-step …`"
+        return f"its gate, in every request; {request}; {tests}"
+    how = f"`fuseproof generate --model-path … --fastpaths {site} --quality {contract.quality} …`"
     return f"its deviation from eager, measured at first sight and shown in the report; {how}; {tests}"
 
 
@@ -95,7 +96,7 @@ def microbenchmark(contract: Contract, site: str) -> str:
     candidate = f"--fastpaths {site}"
     if contract.quality != "lossless":
         candidate += f" --quality {contract.quality}"
-    arms = f'--baseline "--fastpaths off" --candidate "{candidate}" --flags "--prompt …"'
+    arms = f'--baseline "--fastpaths off" --candidate "{candidate}" --flags "--model-path … --prompt …"'
     what = "it is measured in its site" if contract.is_kernel else "it has no kernel of its own"
     return f"{what}; `fuseproof abba {arms}`"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ class RememberingCommand(click.Command):
 @json_option("Print the perf dump on stdout instead of text.")
 @click.pass_context
 def generate(ctx: click.Context, /, **flags: Any) -> int:
-    """Generate images from text, or edit one, and record how long each part took and what came out.
+    """Generate images or clips from text, or edit an image, and record how long each part took and what came out.
 
     Flags carry sglang-diffusion's names; booleans take --flag, --flag=true and --flag false. At the default quality the
     image is bit-identical to the one of --backend diffusers on the same machine.
@@ -96,6 +96,7 @@ def _generate(options: GenerateOptions) -> dict[str, Any]:
             job = prepare(options)
             if options.log_level == "debug":
                 click.echo(json.dumps(options.as_config(), indent=2), err=True)
+            _say_warnings(options, job.warnings)  # what is known before the work, before it
             with stage_progress(options.log_level in ("debug", "info")) as observer:
                 dump = execute(job, observer, saved.append)
             if dump_path is not None:
@@ -107,10 +108,14 @@ def _generate(options: GenerateOptions) -> dict[str, Any]:
                 _say_saved(options, saved)
             raise
     _say_saved(options, saved)  # the run is done and its dump stands, whatever becomes of stdout
-    if options.log_level != "error":
-        for warning in dump["warnings"]:
-            click.echo(f"fuseproof: warning: {warning}", err=True)
+    _say_warnings(options, [warning for warning in dump["warnings"] if warning not in job.warnings])
     return dump
+
+
+def _say_warnings(options: GenerateOptions, warnings: Iterable[str]) -> None:
+    if options.log_level != "error":
+        for warning in warnings:
+            click.echo(f"fuseproof: warning: {warning}", err=True)
 
 
 def _say_saved(options: GenerateOptions, saved: list[Path]) -> None:

@@ -40,7 +40,7 @@ COMMANDS: dict[str, Command] = {
         "compare_perf", "compare_perf", "Compare perf dumps, ours or sglang's; the first is the baseline."
     ),
     "compare-media": Command(
-        "compare_media", "compare_media", "Compare two images or folders: bytes, pixels, then metrics."
+        "compare_media", "compare_media", "Compare two images, clips or folders: bytes, pixels, then metrics."
     ),
     "report": Command("report", "report", "Render a campaign's report again from its folder."),
     "diverge": Command("diverge", "diverge", "Find the first step, module and site where two arms differ by a bit."),
@@ -117,7 +117,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         return _report_click_error(error)
     except FuseproofError as error:
         return report_error(error)
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         return _report_missing_library(error)
     return result if isinstance(result, int) else 0
 
@@ -158,12 +158,13 @@ def _report_click_error(error: click.ClickException) -> int:
     return error.exit_code
 
 
-def _report_missing_library(error: ModuleNotFoundError) -> int:
+def _report_missing_library(error: ImportError) -> int:
     """A light installation reads reports without torch; a fault of ours inside the package keeps its traceback."""
     if error.name is None or error.name.split(".")[0] == "fuseproof":
         raise error
+    lacks = "is not installed here" if isinstance(error, ModuleNotFoundError) else f"cannot be loaded here: {error}"
     missing = FuseproofError(
-        f"this command needs the library {error.name}, which is not installed here.",
+        f"this command needs the library {error.name}, which {lacks}.",
         next_step="`make setup` in the checkout installs everything; `fuseproof doctor` lists what is missing.",
     )
     return report_error(missing)

@@ -59,9 +59,9 @@ def check_encoder() -> None:
         import av
 
         av.codec.Codec(CODEC, "w")
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         raise FuseproofError(
-            f"A clip is written by the library av (PyAV), and {error.name} is not installed here.",
+            f"A clip is written by the library av (PyAV), which cannot be loaded here: {error}.",
             next_step="Install av, or leave the file out with --no-save-output: hashes are recorded all the same.",
         ) from error
     except ValueError as error:  # av's own class for a codec that its build lacks is one

@@ -27,7 +27,7 @@ def refuse_frames(num_frames: int | None, family: Family) -> None:
             f"{family.title} cannot make {num_frames} frames: they must be {lengths_rule(family)}, up to "
             f"{family.maximum_frames}, and the nearest {'are' if len(nearest) > 1 else 'is'} "
             f"{' and '.join(map(str, nearest))}.",
-            next_step=f"Use --num-frames {nearest[-1]}.",
+            next_step=f"Use --num-frames {min(nearest, key=lambda frames: abs(frames - num_frames))}.",
         )
 
 
@@ -41,5 +41,6 @@ def nearest_lengths(num_frames: int, family: Family) -> tuple[int, ...]:
 
 def lengths_rule(family: Family) -> str:
     """Which numbers of frames the family's clips have: ``a multiple of 4 and one``."""
-    remainder = "one" if family.frame_remainder == 1 else str(family.frame_remainder)
-    return f"a multiple of {family.frame_multiple} and {remainder}"
+    if family.frame_remainder == 1:
+        return f"a multiple of {family.frame_multiple} and one"
+    return f"{family.frame_remainder} and a multiple of {family.frame_multiple} more"

@@ -83,7 +83,9 @@ def _too_little_memory(
     family: Family, needed: int, dtype: torch.dtype, device: torch.device, found: str
 ) -> FuseproofError:
     name = str(dtype).removeprefix("torch.")
-    half = " --dtype bfloat16 needs half of it." if dtype == torch.float32 else ""
+    half = ""
+    if dtype == torch.float32:
+        half = f" --dtype bfloat16 needs {geometry_of(family).weight_bytes('bfloat16') / GIB:.1f} GiB."
     return FuseproofError(
         f"the dummy weights of {family.title} need {needed / GIB:.1f} GiB in {name} on {device}, and {found}.",
         next_step=f"Use a device with more memory, or --model-path embedded:{family.name}, which is small.{half}",

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from fuseproof.errors import FuseproofError
 from fuseproof.pipelines.config_numbers import SHOWN_CHARACTERS, NumberRule
-from fuseproof.pipelines.family import Family
 
 if TYPE_CHECKING:
     from fuseproof.pipelines.checkpoints import Checkpoint
@@ -71,7 +70,7 @@ def refuse_unfit_configs(checkpoint: Checkpoint) -> None:
     """Raise a FuseproofError for the first component whose config the pipeline would take for something else."""
     scheduler, transformer, vae = (checkpoint.config(name) for name in ("scheduler", "transformer", "vae"))
     steps = _scheduler_faults(scheduler) if checkpoint.family.is_in_diffusers else ()  # else the model's own
-    faults = (*steps, *_vae_faults(vae, checkpoint.family), *_transformer_faults(transformer, vae))
+    faults = (*steps, *_vae_faults(vae), *_transformer_faults(transformer, vae))
     for component, fault in faults:
         raise FuseproofError(
             f"The {component} config of {checkpoint.folder} {fault}.",
@@ -136,12 +135,8 @@ def _faults_of_last_step(config: Mapping[str, Any]) -> Iterator[str]:
         yield "has lower_order_final false, whose last step is not finite; true was expected"
 
 
-def _vae_faults(config: Mapping[str, Any], family: Family) -> Iterator[tuple[str, str]]:
+def _vae_faults(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield from (("vae", fault) for fault in vae_scale_faults(config))
-    for key, name in (("scale_factor_spatial", "vae_scale"), ("scale_factor_temporal", "vae_scale_in_time")):
-        found = config.get(key, DEFAULT_SCALES[key])
-        if found != family.geometry[name]:
-            yield "vae", f"has {key} {_shown(found)}; {family.geometry[name]} was expected"
     channels = config.get("z_dim", DEFAULT_Z_DIM)
     for key in STATISTICS:
         values = config.get(key)

@@ -68,7 +68,9 @@ def refuse_rounded_sides(pipe: Any, request: GenerationRequest) -> None:
 def refuse_beyond_rotary_table(pipe: Any, request: GenerationRequest) -> None:
     """Raise a UsageError for a clip with more places along an axis than the transformer's rotary table has rows."""
     rows = pipe.transformer.config.rope_max_seq_len
-    axes = zip(("frames", "rows", "columns"), latent_shape(pipe, request)[2:], pipe.transformer.config.patch_size)
+    axes = zip(
+        ("frames", "rows", "columns"), latent_shape(pipe, request)[2:], pipe.transformer.config.patch_size, strict=True
+    )
     for axis, latents, patch in axes:
         if latents // patch > rows:
             raise UsageError(

@@ -13,6 +13,7 @@ from PIL import Image
 from fuseproof.cli import generation
 from fuseproof.cli.generate_summary import arrival_lines
 from fuseproof.cli.perf_record import OutputRecord, RequestRecord, RunRecord, assemble
+from fuseproof.errors import FuseproofError
 from fuseproof.pipelines.checkpoints import Checkpoint
 from fuseproof.pipelines.families import LONGLIVE2
 from fuseproof.pipelines.family import Family
@@ -66,6 +67,15 @@ def test_a_request_for_960x928_comes_out_in_the_images_aspect_and_both_are_recor
         "90x60.",
     ] == warnings
     assert all(text in clip_desk.err for text in warnings)
+
+
+def test_what_is_known_before_the_work_is_said_before_it_and_once(clip_desk: Desk) -> None:
+    flags = ("--image-path=cat.png", "--width=960", "--height=928", "--no-save-output")
+    assert 0 == clip_desk.run(*DUMMY, *flags)
+    assert 1 == clip_desk.err.count("1152x768 is produced")
+    clip_desk.session.outcomes[1] = FuseproofError("no memory is left.")
+    assert 1 == clip_desk.run(*DUMMY, *flags)
+    assert clip_desk.err.index("1152x768 is produced") < clip_desk.err.index("no memory is left")
 
 
 @pytest.mark.parametrize(
@@ -154,8 +164,8 @@ def test_models_that_diffusers_has_have_diffusers_as_their_reference(name: str, 
     [
         ("was distilled to 4 steps, and 8 were asked for", ["--num-inference-steps=8"]),
         ("was distilled without guidance, and scale 5 was asked for", ["--guidance-scale=5"]),
-        ("cannot make 60 frames: they must be a multiple of 32 and 29", ["--num-frames=60"]),
-        ("--warmup-num-frames is 9, and LongLive 2 makes a multiple of 32 and 29", ["--warmup-num-frames=9"]),
+        ("cannot make 60 frames: they must be 29 and a multiple of 32 more", ["--num-frames=60"]),
+        ("--warmup-num-frames is 9, and LongLive 2 makes 29 and a multiple of 32 more", ["--warmup-num-frames=9"]),
         ("so nothing would be compiled", ["--enable-torch-compile", "--warmup"]),
         ("cannot make height 484 (the nearest are 480 and 512)", ["--height=484"]),
         ("begins a clip with one image", ["--image-path=cat.png", "--image-path=cat.png"]),

@@ -119,7 +119,7 @@ def test_a_warm_up_may_be_shorter_and_of_another_size(video_desk: Desk) -> None:
     ("said", "arguments"),
     [
         ("cannot make 6 frames: they must be a multiple of 4 and one", ["--num-frames=6"]),
-        ("next: Use --num-frames 9.", ["--num-frames=6"]),
+        ("next: Use --num-frames 5.", ["--num-frames=6"]),
         ("--warmup-num-frames is 6, and Wan 2.2 TI2V 5B makes a multiple of 4 and one", ["--warmup-num-frames=6"]),
         (
             "so --enable-torch-compile would compile inside the timed request",

@@ -87,7 +87,10 @@ def test_only_frames_of_rgb_are_written(shape: tuple[int, ...], tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("fake", "expected"),
-    [("raise ModuleNotFoundError('av', name='av')", "av is not installed here"), ("", "has no encoder libx264")],
+    [
+        ("raise ModuleNotFoundError('av', name='av')", "(PyAV), which cannot be loaded here"),
+        ("", "has no encoder libx264"),
+    ],
     ids=["no-av", "no-encoder"],
 )
 def test_what_encodes_is_looked_for_before_anything_is_computed(

@@ -57,6 +57,21 @@ def test_equal_mp4_files_with_one_raw_bit_changed_are_never_lossless(tmp_path: P
     assert 4 == analysis.exit_code()
 
 
+@pytest.mark.parametrize("kept", [4, 3], ids=["another-frame", "one-frame-fewer"])
+def test_an_equal_hash_of_the_whole_with_another_of_a_frame_is_no_equality(kept: int, tmp_path: Path) -> None:
+    folder = campaign(tmp_path, RAW)
+    for slot in ("01-2-B", "01-3-B"):
+        path = folder / f"slots/panda/{slot}/result.json"
+        record = json.loads(path.read_text())
+        frames = record["outputs"][0]["frames_sha256"]
+        record["outputs"][0]["frames_sha256"] = [frames[0], "0" * 64, *frames[2:]][:kept]
+        path.write_text(json.dumps(record))
+    check = analysed(folder).cells[0].outputs
+    assert ("pixels identical", False) == (check.status, check.keeps_contract)
+    assert check.violations[0] == "2 of 4 outputs differ from the first baseline output in their raw arrays"
+    assert all(len(shown) == 64 for shown in check.hashes)
+
+
 def test_frames_sha256_has_a_line_for_each_raw_frame(tmp_path: Path) -> None:
     folder = campaign(tmp_path, one_bit_changed(RAW, 3))
     own, other = ((folder / f"slots/panda/{slot}/frames.sha256").read_text() for slot in ("01-1-A", "01-2-B"))

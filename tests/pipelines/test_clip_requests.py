@@ -78,7 +78,10 @@ def test_the_nearest_lengths_of_whole_chunks(expected: tuple[int, ...], frames: 
 @pytest.mark.parametrize(
     ("expected", "changes"),
     [
-        ("cannot make 60 frames: they must be a multiple of 32 and 29, up to 4093, .* 29 and 61", {"num_frames": 60}),
+        (
+            "cannot make 60 frames: they must be 29 and a multiple of 32 more, up to 4093, .* 29 and 61",
+            {"num_frames": 60},
+        ),
         ("was distilled to 4 steps, and 50 were asked for", {"num_inference_steps": 50}),
         ("was distilled without guidance, and scale 5 was asked for; 1 was expected", {"guidance_scale": 5.0}),
         ("was distilled without guidance, and scale 0 was asked for", {"guidance_scale": 0.0}),

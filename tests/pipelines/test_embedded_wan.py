@@ -151,6 +151,29 @@ def test_a_second_transformer_is_refused(changed: Path) -> None:
         ("has use_flow_sigmas false", "scheduler", {"use_flow_sigmas": False}),
         ("has use_dynamic_shifting true", "scheduler", {"use_dynamic_shifting": True}),
         ("has flow_shift 0", "scheduler", {"flow_shift": 0}),
+        ("has flow_shift 1e\\+38; a number from 0.01 to 1,000", "scheduler", {"flow_shift": 1e38}),
+        ("has flow_shift 1e-300", "scheduler", {"flow_shift": 1e-300}),
+        ("has num_train_timesteps 1; 2 or more", "scheduler", {"num_train_timesteps": 1}),
+        ("has predict_x0 false; true was", "scheduler", {"predict_x0": False}),
+        ("has use_beta_sigmas true", "scheduler", {"use_beta_sigmas": True}),
+        ("has use_exponential_sigmas true", "scheduler", {"use_exponential_sigmas": True}),
+        ("has solver_p .*; null was", "scheduler", {"solver_p": {"a": 1}}),
+        ("has solver_order 0; a whole number from 1 to 3", "scheduler", {"solver_order": 0}),
+        ('has final_sigmas_type "x"; "zero" or "sigma_min"', "scheduler", {"final_sigmas_type": "x"}),
+        ("has timestep_spacing null", "scheduler", {"timestep_spacing": None}),
+        ("has disable_corrector null; a list", "scheduler", {"disable_corrector": None}),
+        ('has solver_type "bh1" and final_sigmas_type "zero"', "scheduler", {"solver_type": "bh1"}),
+        ("has lower_order_final false", "scheduler", {"lower_order_final": False}),
+        ("has scale_factor_spatial 8; its blocks and patches scale by 16", "vae", {"scale_factor_spatial": 8}),
+        ("has scale_factor_spatial 0", "vae", {"scale_factor_spatial": 0}),
+        ("has scale_factor_spatial 16.0", "vae", {"scale_factor_spatial": 16.0}),
+        ("has scale_factor_temporal 2; its blocks and patches scale by 4", "vae", {"scale_factor_temporal": 2}),
+        ("has in_channels 12; 3 was expected for patch_size null", "vae", {"patch_size": None}),
+        ("has in_channels 12; 48 was expected for patch_size 4", "vae", {"patch_size": 4}),
+        ('has patch_size "2"; null or', "vae", {"patch_size": "2"}),
+        ("has temperal_downsample .*; true or false for each of its 3", "vae", {"temperal_downsample": [True, True]}),
+        ("has dim_mult null", "vae", {"dim_mult": None}),
+        ("has patch_size 2; .1, 2, 2. was", "transformer", {"patch_size": 2}),
         ("has latents_mean null", "vae", {"latents_mean": None}),
         ("has latents_std 16 values; a number for each of its 48", "vae", {"latents_std": [1.0] * 16}),
         ("has 0.0 in latents_std", "vae", {"latents_std": [0.0] * 48}),
@@ -167,6 +190,18 @@ def test_a_config_that_the_pipeline_takes_for_something_else_is_refused(
     rewrite(changed / component / name, **changes)
     with pytest.raises(FuseproofError, match=f"The {component} config of .* {expected}"):
         check_checkpoint(changed)
+
+
+def test_a_scheduler_of_another_form_that_ends_is_none_of_these(changed: Path) -> None:
+    """Slower, or another sampler; but finite, and run on both backends."""
+    for changes in (
+        {"solver_order": 1, "lower_order_final": False},
+        {"solver_type": "bh1", "final_sigmas_type": "sigma_min"},
+        {"solver_type": "bh2", "final_sigmas_type": "zero", "lower_order_final": True, "use_karras_sigmas": True},
+        {"solver_order": 3, "flow_shift": 17, "disable_corrector": [0], "shift_terminal": 0.1, "thresholding": True},
+    ):
+        rewrite(changed / "scheduler" / "scheduler_config.json", **changes)
+        assert WAN22_TI2V_5B is check_checkpoint(changed).family
 
 
 def test_a_tensor_that_is_missing_is_named(changed: Path) -> None:

@@ -242,12 +242,18 @@ def test_the_rotary_axes_of_longcat_fill_a_head_too() -> None:
         (["has num_train_timesteps 0; a whole number from 1 to 1,000,000 was expected"], "UniPCMultistepScheduler",
          "scheduler", {"num_train_timesteps": 0}),
         (["has eps 0; a positive number was expected"], "WanTransformer3DModel", "model", {"eps": 0}),
+        (["has rope_max_seq_len 0; a whole number from 1 to 65,536 was expected"], "LongLive2Transformer3DModel",
+         "model", {"rope_max_seq_len": 0}),
+        (["has num_attention_heads 0; a positive whole number was expected"], "LongLive2Transformer3DModel",
+         "model", {"num_attention_heads": 0}),
+        (["has out_channels 4; 3, for red, green and blue, was expected"], "AutoencoderKLFlux2", "model",
+         {"out_channels": 4}),
         (["has layer_norm_epsilon NaN; a positive number was expected"], "UMT5EncoderModel", "model",
          {"layer_norm_epsilon": float("nan")}),
         ([], "T5TokenizerFast", "tokenizer", {"model_max_length": int(1e30)}),
         ([], "FlowMatchEulerDiscreteScheduler", "scheduler", {"shift_terminal": None, "num_train_timesteps": 1000}),
     ],
-    ids=["wan-scheduler", "wan-transformer", "wan-text", "no-limit", "published"],
+    ids=["wan-scheduler", "wan-model", "longlive2-table", "longlive2-heads", "colours", "text", "no-limit", "published"],
 )  # fmt: skip
 def test_the_rules_of_other_families(
     expected: list[str], class_name: str, kind: str, config: dict[str, object]

@@ -30,7 +30,10 @@ def test_chunks_are_what_diffusers_makes_of_the_whole(dtype: torch.dtype, length
 def test_a_clip_that_is_not_whole_is_none() -> None:
     frames = HostFrames(2, 4, 4, CPU)
     frames.add(torch.zeros(1, 3, 4, 4))
-    with pytest.raises(FuseproofError, match="decoded 1 frames of 4x4 .* 2 frames of 4x4"):
+    with pytest.raises(FuseproofError, match=r"decoded 1 frames of 4x4 .* 2 frames of 4x4"):
         frames.clip()
+    for more in (torch.ones(2, 3, 4, 4), torch.ones(1, 3, 8, 8), torch.ones(1, 12, 4, 4)):
+        with pytest.raises(FuseproofError, match="1 frames of 4x4 pixels of 3 channels was expected"):
+            frames.add(more)
     frames.add(torch.ones(1, 3, 4, 4))
     assert [0.0, 1.0] == [float(np.max(frame)) for frame in frames.clip()]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from diffusers.configuration_utils import FrozenDict
 from PIL import Image
 
 from fuseproof.errors import FuseproofError, UsageError
@@ -230,6 +231,41 @@ def test_a_graph_is_not_replayed_where_the_clip_lies_in_other_memory(pipe: Any, 
 def test_what_the_loop_would_change_is_refused(pipe: Any, expected: str, changes: dict[str, Any], backend: str) -> None:
     with pytest.raises(UsageError, match=expected):
         run(pipe, backend, replace(BASE, **changes))
+
+
+@pytest.mark.parametrize(
+    ("expected", "part", "changes"),
+    [
+        ("has scale_factor_spatial 8; its blocks and patches", "vae", {"scale_factor_spatial": 8}),
+        ("has in_channels 12; 3 was expected for patch_size null", "vae", {"patch_size": None}),
+        ("16 latent frames, and .* rotary table ends at 15", "transformer", {"rope_max_seq_len": 15}),
+    ],
+    ids=["size", "patches", "rotary-table"],
+)
+def test_a_model_that_contradicts_its_own_config_is_refused_before_it_runs(
+    pipe: Any, expected: str, part: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = getattr(pipe, part)
+    monkeypatch.setattr(module, "_internal_dict", FrozenDict({**module.config, **changes}))
+    for backend in ("native", "reference"):
+        with pytest.raises(FuseproofError, match=expected):
+            run(pipe, backend, BASE)
+
+
+def test_a_vae_of_other_lengths_is_refused_before_it_runs(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipe, "vae_scale_factor_temporal", 2)
+    with pytest.raises(FuseproofError, match="makes 2 frames of one; chunks are counted in 4"):
+        run(pipe, "native", BASE)
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
+def test_a_clip_of_another_size_is_an_error(pipe: Any, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    eager = pipe.video_processor.postprocess_video
+    monkeypatch.setattr(
+        pipe.video_processor, "postprocess_video", lambda clip, output_type: eager(clip[..., :16], output_type)
+    )
+    with pytest.raises(FuseproofError, match="29 frames of 16x32 pixels of 3 channels; 29 frames of 32x32 "):
+        run(pipe, backend, replace(BASE, **ONE_CHUNK))
 
 
 @pytest.mark.parametrize("backend", ["native", "reference"])

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from diffusers.configuration_utils import FrozenDict
 from PIL import Image
 
 from fuseproof.errors import FuseproofError, UsageError
@@ -265,6 +266,49 @@ def test_a_scheduler_that_shifts_by_a_number_is_refused(pipe: Any, monkeypatch: 
     monkeypatch.setattr(pipe, "scheduler", dynamic)
     with pytest.raises(FuseproofError, match="use_dynamic_shifting"):
         run(pipe, "diffusers", BASE)
+
+
+@pytest.mark.parametrize("shift", [1e6, 1e38])
+def test_a_shift_whose_sigmas_cannot_be_told_apart_is_refused(
+    pipe: Any, shift: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipe, "scheduler", type(pipe.scheduler).from_config(pipe.scheduler.config, flow_shift=shift))
+    with pytest.raises(FuseproofError, match=r"flow_shift .* sigmas of 3 steps do not fall"):
+        run(pipe, "diffusers", BASE)
+
+
+@pytest.mark.parametrize(
+    ("expected", "part", "changes"),
+    [
+        ("has scale_factor_spatial 8; its blocks and patches scale by 16", "vae", {"scale_factor_spatial": 8}),
+        ("has scale_factor_temporal 2; its blocks", "vae", {"scale_factor_temporal": 2}),
+        ("2 latent frames, .* table ends at 1", "transformer", {"rope_max_seq_len": 1}),
+    ],
+    ids=["size", "length", "rotary-table"],
+)
+def test_a_model_that_contradicts_its_own_config_is_refused_before_it_runs(
+    pipe: Any, expected: str, part: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = getattr(pipe, part)
+    monkeypatch.setattr(module, "_internal_dict", FrozenDict({**module.config, **changes}))
+    with pytest.raises(FuseproofError, match=expected):
+        run(pipe, "native", BASE)
+
+
+@pytest.mark.parametrize("backend", ["native", "diffusers"])
+def test_a_clip_of_another_size_or_length_is_an_error(pipe: Any, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    eager = pipe.video_processor.postprocess_video
+    request = replace(BASE, guidance_scale=1.0, **ONE_STEP)
+    for change, seen in (
+        (lambda clip: clip.repeat(2, axis=2), "5 frames of 64x64 pixels of 3"),
+        (lambda clip: clip[:, :4], "4 frames of 64x32 pixels of 3"),
+        (lambda clip: clip[..., :1], "5 frames of 64x32 pixels of 1"),
+    ):
+        monkeypatch.setattr(
+            pipe.video_processor, "postprocess_video", lambda *a, change=change, **k: change(eager(*a, **k))
+        )
+        with pytest.raises(FuseproofError, match=f"decoded {seen} channels; 5 frames of 64x32 pixels of 3 channels"):
+            run(pipe, backend, request)
 
 
 @pytest.mark.parametrize("backend", ["native", "diffusers"])

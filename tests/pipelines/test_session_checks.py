@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch.nn.functional as F
 
+from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.fastpaths import UserSite
 from fuseproof.pipelines.checkpoints import check_checkpoint
 from fuseproof.pipelines.embedded import ResolvedModel
@@ -50,6 +51,18 @@ def opened(tiny_longcat_model: ResolvedModel) -> Iterator[Any]:
 
 def told(session: Session) -> list[str]:
     return [text for text in session.warnings if "first sight" in text]
+
+
+@pytest.mark.parametrize("backend", ["native", "diffusers"])
+def test_a_picture_of_another_size_is_an_error(opened: Any, backend: str) -> None:
+    session = opened(backend=backend, fastpaths="off")
+    processor = session._runner.pipe.image_processor
+    eager = processor.postprocess
+    processor.postprocess = lambda *a, **k: eager(*a, **k)[:, :32]
+    with pytest.raises(FuseproofError, match="decoded 64x32 pixels of 3 channels; 64x64 pixels of 3 channels was"):
+        session.run(REQUEST)
+    with pytest.raises(UsageError, match="width is 72; a multiple of 16 was expected"):
+        session.run(replace(REQUEST, width=72))
 
 
 def test_a_first_sight_inside_a_timed_request_is_a_warning(opened: Any) -> None:
