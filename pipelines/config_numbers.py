@@ -147,6 +147,8 @@ def number_faults(config: Mapping[str, Any], class_name: str, kind: str) -> Iter
     base, largest = config.get("base_image_seq_len", 256), config.get("max_image_seq_len", 4096)
     if class_name in CONFIG_NUMBERS and base == largest:
         yield f"has base_image_seq_len and max_image_seq_len {base}; they must differ"
+    if kind == "scheduler" and config.get("stochastic_sampling", False) is not False:
+        yield f"has stochastic_sampling {_shown(config['stochastic_sampling'])}; false was expected: it draws unseeded"
     if kind == "model":
         yield from _epsilon_faults(config)
     if class_name in ROTARY_AXES:

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fuseproof.errors import FuseproofError
 from fuseproof.fastpaths import Mount
 from fuseproof.pipelines import longlive2_steps, stages, streamed_decode
 from fuseproof.pipelines.clip_canvas import covering_crop
@@ -48,7 +49,7 @@ def reject_reason(pipe: Any) -> str | None:
     if not isinstance(pipe.transformer, LongLive2Transformer3DModel):
         kind = LongLive2Transformer3DModel.__name__
         return f"the transformer is {type(pipe.transformer).__name__}, the native loop needs {kind}"
-    return streamed_decode.reject_reason(pipe.vae)
+    return _passed_over(pipe.transformer) or streamed_decode.reject_reason(pipe.vae)
 
 
 @torch.no_grad()
@@ -60,6 +61,9 @@ def generate(
     mounted: Mount | None = None,
 ) -> Decoded:
     """Run one request through the native stages; bit-identical to :func:`generate_by_reference`."""
+    unheard = _passed_over(pipe.transformer)
+    if unheard is not None:
+        raise FuseproofError(f"The native loop cannot run this model: {unheard}.", next_step="Use --backend reference.")
     device = pipe._execution_device
     text, image, noise = _prepare(pipe, request, generator, clock)
     with clock.stage(stages.TIMESTEP_PREPARATION):
@@ -135,6 +139,15 @@ def _prepare(
     with clock.stage(stages.LATENT_PREPARATION):
         noise = longlive2_steps.draw_noise(latent_shape(pipe, request), generator, device)
     return text, image, noise
+
+
+def _passed_over(transformer: LongLive2Transformer3DModel) -> str | None:
+    """What somebody put on a module that the native loop does not call, only its parts; None where nothing is there."""
+    for number, block in enumerate(transformer.blocks):
+        for name, module in (("", block), (".attn1", block.attn1), (".attn2", block.attn2)):
+            if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
+                return f"blocks.{number}{name} has a hook or another forward, and only its parts would be called"
+    return None
 
 
 def _chunks_of(noise: torch.Tensor) -> int:

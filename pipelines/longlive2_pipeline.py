@@ -7,6 +7,7 @@ what that is compared with.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Hashable
 from typing import Any
 
@@ -25,14 +26,15 @@ class LongLive2Pipeline(WanPipeline):
         """What the transformer remembers of a clip of latents ``shape`` [B, C, F, h, w].
 
         Kept for later requests of the same size: a captured graph holds its addresses. Of sizes the last
-        :data:`SIZES_KEPT` are, so that one more may be warmed besides a request's own.
+        :data:`SIZES_KEPT` are, so that one more may be warmed besides a request's own. Each thread has its own: two
+        clips at once must not remember each other.
         """
         kept: dict[Hashable, LongLive2Caches] = self.__dict__.setdefault("kept_caches", {})
-        key = (tuple(shape), dtype, device)
+        key = (threading.get_ident(), tuple(shape), dtype, device)
         caches = kept.pop(key, None)
         if caches is None:
             while len(kept) >= SIZES_KEPT:
-                del kept[next(iter(kept))]  # freed before the next ones are made
+                kept.pop(next(iter(kept)), None)  # freed before the next ones are made
             batch, _, frames, height, width = shape
             caches = self.transformer.new_caches(batch, height, width, device, dtype, frames)
         kept[key] = caches

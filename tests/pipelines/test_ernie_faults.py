@@ -251,9 +251,11 @@ def test_the_rotary_axes_of_longcat_fill_a_head_too() -> None:
         (["has layer_norm_epsilon NaN; a positive number was expected"], "UMT5EncoderModel", "model",
          {"layer_norm_epsilon": float("nan")}),
         ([], "T5TokenizerFast", "tokenizer", {"model_max_length": int(1e30)}),
+        (["has stochastic_sampling true; false was expected: it draws unseeded"], "FlowMatchEulerDiscreteScheduler",
+         "scheduler", {"stochastic_sampling": True}),
         ([], "FlowMatchEulerDiscreteScheduler", "scheduler", {"shift_terminal": None, "num_train_timesteps": 1000}),
     ],
-    ids=["wan-scheduler", "wan-model", "longlive2-table", "longlive2-heads", "colours", "text", "no-limit", "published"],
+    ids=["wan-scheduler", "wan-model", "rope", "heads", "colours", "text", "no-limit", "drawn", "plain"],
 )  # fmt: skip
 def test_the_rules_of_other_families(
     expected: list[str], class_name: str, kind: str, config: dict[str, object]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -288,3 +289,27 @@ def test_there_is_nothing_to_fall_back_to(pipe: Any, monkeypatch: pytest.MonkeyP
 def test_the_pipeline_has_no_call_of_its_own(pipe: Any) -> None:
     with pytest.raises(TypeError, match="has no call"):
         pipe(prompt="a red panda")
+
+
+def test_two_threads_of_a_session_make_their_own_clips(pipe: Any) -> None:
+    requests = [replace(BASE, **ONE_CHUNK, prompt=prompt) for prompt in ("a red panda", "a curious raccoon")]
+    with Session(pipe, SessionSettings(backend="native"), CPU, torch.float32, SILENT) as session:
+        expected = [session.run(request).latents for request in requests]
+        with ThreadPoolExecutor(2) as pool:
+            for _ in range(2):
+                made = list(pool.map(session.run, requests))
+                assert all(np.array_equal(own, other.latents) for own, other in zip(expected, made, strict=True))
+
+
+@pytest.mark.parametrize("name", ["", "attn1", "attn2"])
+def test_a_hook_that_the_native_loop_would_pass_over_is_an_error(name: str, pipe: Any) -> None:
+    block = pipe.transformer.blocks[1]
+    request = replace(BASE, **ONE_CHUNK)
+    with Session(pipe, SessionSettings(backend="native"), CPU, torch.float32, SILENT) as session:
+        hook = block.get_submodule(name).register_forward_hook(lambda module, inputs, output: output)
+        try:
+            with pytest.raises(FuseproofError, match=f"blocks[.]1{'[.]' if name else ''}{name} has a hook") as caught:
+                session.run(request)
+        finally:
+            hook.remove()
+    assert "--backend reference" in str(caught.value.next_step)
