@@ -18,6 +18,7 @@ COMMAND_LIBRARIES: dict[str, tuple[str, ...]] = {
     "compare-perf": (*_STATISTICS_LIBRARIES, "rich"),
     "compare-media": (*_MEDIA_LIBRARIES, "rich"),
     "report": _REPORT_LIBRARIES,
+    "diverge": (*_MODEL_LIBRARIES, "huggingface_hub", "filelock", "platformdirs"),
     "import": _REPORT_LIBRARIES,
     "verify": _REPORT_LIBRARIES,
     "pack": _REPORT_LIBRARIES,

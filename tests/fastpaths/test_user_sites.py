@@ -107,7 +107,7 @@ def test_nothing_is_said_to_be_taken_away_where_all_stay(pipe):
 def test_the_guided_step_belongs_to_the_loop_and_not_to_the_blocks(pipe, monkeypatch):
     from fuseproof.fastpaths.sites import longcat_image
 
-    monkeypatch.setattr(longcat_image, "_kernel_reason", lambda transformer: None)  # as on a card
+    monkeypatch.setattr(longcat_image, "kernels_reason", lambda weight: None)  # as on a card
     with mount(pipe, user_sites=[UserSite("my_norm", fused=layer_norm, modules=NORM2)]) as mounted:
         assert mounted.operation("guidance_step") is not None
         assert mounted.operation("packed_blocks") is None
