@@ -187,7 +187,7 @@ def test_without_torch_only_what_needs_it_is_refused() -> None:
     commands = {
         command.name: command.is_available for command in command_capabilities(with_library("torch", None, None))
     }
-    assert ["generate"] == [name for name, is_available in commands.items() if not is_available]
+    assert ["generate", "diverge"] == [name for name, is_available in commands.items() if not is_available]
 
 
 def test_conditions_are_told_beside_the_yes() -> None:
