@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fuseproof.errors import UsageError
+from fuseproof.pipelines.absent_features import refuse_absent_features
 from fuseproof.pipelines.checkpoints import Checkpoint
 from fuseproof.pipelines.longcat_image_edit import PIPELINE_CLASS
 from fuseproof.pipelines.requests import GenerationRequest
@@ -26,13 +27,7 @@ def refuse_unsupported(pipe: Any, request: GenerationRequest) -> None:
         raise UsageError(
             "The request has no input image, and this model edits one.", next_step="Give the image with --image-path."
         )
-    for is_asked, what in (
-        (request.enable_cfg_renorm, "renormalised guidance"),
-        (request.enable_prompt_rewrite, "prompt rewriting"),
-        (request.use_pe, "a prompt enhancer"),
-    ):
-        if is_asked:
-            raise UsageError(f"The request asks for {what}, which {PIPELINE_CLASS} does not have.")
+    refuse_absent_features(request, PIPELINE_CLASS)
     _refuse_prompts(pipe.tokenizer, request)
 
 

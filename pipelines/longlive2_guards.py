@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fuseproof.errors import FuseproofError, UsageError
+from fuseproof.pipelines.absent_features import refuse_absent_features
 from fuseproof.pipelines.longlive2 import PIPELINE_CLASS
 from fuseproof.pipelines.longlive2_steps import FRAMES_OF_ONE, STEPS, frames_made
 from fuseproof.pipelines.requests import GenerationRequest
@@ -36,13 +37,7 @@ def refuse_unsupported(pipe: Any, request: GenerationRequest) -> None:
         raise UsageError(f"The request has {request.num_inference_steps} steps; the model was distilled to {STEPS}.")
     if request.guidance_scale != 1.0:
         raise UsageError(f"The request has guidance scale {request.guidance_scale:g}; the model knows 1 alone.")
-    for is_asked, what in (
-        (request.enable_cfg_renorm, "renormalised guidance"),
-        (request.enable_prompt_rewrite, "prompt rewriting"),
-        (request.use_pe, "a prompt enhancer"),
-    ):
-        if is_asked:
-            raise UsageError(f"The request asks for {what}, which {PIPELINE_CLASS} does not have.")
+    refuse_absent_features(request, PIPELINE_CLASS)
 
 
 def remarks(pipe: Any, request: GenerationRequest) -> Iterator[str]:

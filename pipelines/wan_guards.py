@@ -16,6 +16,7 @@ import numpy as np
 
 from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.pipelines import flow_unipc
+from fuseproof.pipelines.absent_features import refuse_absent_features
 from fuseproof.pipelines.conditioning import ConditioningImage
 from fuseproof.pipelines.requests import GenerationRequest
 from fuseproof.pipelines.wan import PIPELINE_CLASS, TEXT_TOKENS, frames_made, latent_shape
@@ -31,13 +32,7 @@ def refuse_unsupported(pipe: Any, request: GenerationRequest) -> None:
     refuse_rounded_sides(pipe, request)
     if request.num_frames is None or request.num_frames < 1:
         raise UsageError(f"The request has {request.num_frames} frames; 1 or more were expected.")
-    for is_asked, what in (
-        (request.enable_cfg_renorm, "renormalised guidance"),
-        (request.enable_prompt_rewrite, "prompt rewriting"),
-        (request.use_pe, "a prompt enhancer"),
-    ):
-        if is_asked:
-            raise UsageError(f"The request asks for {what}, which {PIPELINE_CLASS} does not have.")
+    refuse_absent_features(request, PIPELINE_CLASS)
     if pipe.scheduler.config.get("use_dynamic_shifting"):
         raise FuseproofError(
             f"The scheduler shifts its sigmas by a number (use_dynamic_shifting), and {PIPELINE_CLASS} tells it none.",

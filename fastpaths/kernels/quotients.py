@@ -5,7 +5,8 @@ one basic block a quotient, so sixteen of them wait for each other. Here four qu
 (reciprocal, one Newton step, product, remainder, correction) and share one check; where it fails, all four are divided
 by ``div.rn.f32`` itself.
 
-The check: the product of dividend and reciprocal is between 2^-60 and 2^60, and the divisor between 2^-41 and 2^100.
+The check: the product of dividend and reciprocal is between 2^-60 and 2^60, and the divisor 2^-41 or more (a row's
+2^40 at most).
 Then no step leaves the normal numbers and the remainder is exact, so the steps give what they give for the same
 significands anywhere else, which is the correctly rounded quotient. Zeros, infinities and NaN fail it.
 
@@ -21,7 +22,7 @@ AT_ONCE = 4
 LEAST, MOST = "0f21800000", "0f5D800000"
 """2^-60 and 2^60."""
 LEAST_DIVISOR, MOST_DIVISOR = "0f2B000000", "0f53800000"
-"""2^-41 and 2^40."""
+"""2^-41 and 2^40, of :func:`reciprocal`."""
 
 
 def _quotients(reciprocals: bool) -> str:
