@@ -157,6 +157,10 @@ class Gate:
         self.calls_eager += 1
         return reference()
 
+    def forget_eager_call(self) -> None:
+        """Uncount an eager result that is not used, because the call goes on to another form behind this gate."""
+        self.calls_eager -= 1
+
     def restart_counting(self) -> None:
         """Forget the calls counted so far, warm-ups for instance; what was decided, and what it cost, stays."""
         self.calls_fused = self.calls_eager = self.calls_verified = 0

@@ -130,9 +130,11 @@ def test_where_channels_last_is_rejected_the_epilogue_remains(vae, monkeypatch):
         assert torch.equal(bits(eager), bits(decode(vae)))
         rejected = {key[:2][-1][0] for key in gates[CONVOLUTIONS].rejections}
         assert {"convolution", "residual", "upsampler", "norm-convolution"} == rejected
+        tried = [gate.first_sights for gate in gates.values()]
         for gate in gates.values():
             gate.restart_counting()
         assert torch.equal(bits(eager), bits(decode(vae)))
+        assert tried == [gate.first_sights for gate in gates.values()]  # what took over had its turn before
     assert (2 * RESIDUAL_BLOCKS + 2, 0) == (gates[NORMS].calls_fused, gates[NORMS].calls_eager)
     assert RESIDUAL_BLOCKS == gates[CONVOLUTIONS].calls_fused
     assert 2 == gates[CONVOLUTIONS].calls_eager  # the first convolution and the upsampler

@@ -105,9 +105,13 @@ def test_a_form_that_was_rejected_gives_way_to_the_next(monkeypatch):
     with Installed(vae) as gates:
         assert_same(eager, decode(vae, z))
         assert {(True, True)} == {tuple(key[0]) for key in gates[BLOCKS].rejections}
+        tried = gates[BLOCKS].first_sights
         gates[BLOCKS].restart_counting()
         assert_same(eager, decode(vae, z))
-        assert 0 == gates[BLOCKS].calls_eager
+        assert (0, tried) == (
+            gates[BLOCKS].calls_eager,
+            gates[BLOCKS].first_sights,
+        )  # it had its turn before
 
 
 @pytest.mark.usefixtures("as_cuda")

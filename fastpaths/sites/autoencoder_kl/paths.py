@@ -69,6 +69,8 @@ class Paths:
         if whole_key in gate.rejections and contiguous is not eager:
             return contiguous()
         result: torch.Tensor = gate.run(whole_key, fused, eager)
+        if whole_key in gate.rejections and contiguous is not eager:
+            return contiguous()  # already now, so that its gates have decided when the next request comes
         return result
 
     def stay_contiguous(self, reason: str, contiguous: Tensors) -> torch.Tensor:

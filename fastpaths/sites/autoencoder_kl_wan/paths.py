@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -24,10 +25,11 @@ from fuseproof.fastpaths.kernels.launching import device_reason
 from fuseproof.fastpaths.operations import GatedOperation, signature
 from fuseproof.fastpaths.sites.autoencoder_kl.layouts import narrow_reason
 from fuseproof.fastpaths.sites.autoencoder_kl_wan import modules
-from fuseproof.fastpaths.sites.autoencoder_kl_wan.caches import Caches, Eager, Fused, Layouts
+from fuseproof.fastpaths.sites.autoencoder_kl_wan.caches import Caches, Eager, Layouts
 from fuseproof.fastpaths.sites.autoencoder_kl_wan.eager_layouts import eager_stride, is_last
 from fuseproof.fastpaths.sites.autoencoder_kl_wan.held_weights import TurnedWeights
 from fuseproof.fastpaths.sites.watched_coder import WatchedCoder
+from fuseproof.fastpaths.trials import Computation
 
 NORMS, BLOCKS = "wan_vae_norms", "wan_vae_blocks"
 UPSAMPLING, DOWNSAMPLING = "wan_vae_upsampling", "wan_vae_downsampling"
@@ -43,7 +45,7 @@ class Form(NamedTuple):
 
 LAYOUT = "called for the first time: the layout of eager's result was not known"
 FORMS = (Form(True, True), Form(True, False), Form(False, True), Form(False, False))
-"""Tried in this order; one that its gate rejected gives way to the next."""
+"""Tried in this order; one that its gate rejects gives way to the next, which is tried in the same call."""
 
 
 @dataclass(frozen=True)
@@ -124,23 +126,24 @@ class Paths:
         forms = [form for form in FORMS if narrow is None or not form.channels_last]
         layouts = self._seen.layouts
         rejected = self._seen.rejected.setdefault((site, key, x.shape, eager_stride(x), layers, settings_of(x)), set())
-        form = next((form for form in forms if form not in rejected), forms[-1])
-
-        def attempt(new: list[Any]) -> torch.Tensor:
-            return fused(form, new)
-
-        run_fused: Fused = attempt
         run_eager = caches.eager(eager, entries)
-        trusts = gate.certified or gate.mode is GateMode.OFF or gate.is_decided((form, *whole))
-        if whole not in layouts and trusts:  # such a gate would not run eager at first sight
-            result = gate.run_eager(run_eager, LAYOUT)
-        else:
-            result = gate.run((form, *whole), caches.fused(run_fused), run_eager, same_layout=False)
-        if (form, *whole) in gate.rejections:
+        left = [form for form in forms if form not in rejected] or forms[-1:]
+        for form in left:
+            result = self._run_form(gate, (form, *whole), caches.fused(partial(fused, form)), run_eager)
+            if (form, *whole) not in gate.rejections:
+                break
             rejected.add(form)  # in whichever memory the same call comes next
+            if form is not left[-1]:
+                gate.forget_eager_call()
         if caches.seen is not None:
             layouts[whole] = caches.seen
         return caches.settle(result, layouts[whole])
+
+    def _run_form(self, gate: Gate, key: tuple[Hashable, ...], fused: Computation, eager: Computation) -> Any:
+        trusts = gate.certified or gate.mode is GateMode.OFF or gate.is_decided(key)
+        if key[1:] not in self._seen.layouts and trusts:  # such a gate would not run eager at first sight
+            return gate.run_eager(eager, LAYOUT)
+        return gate.run(key, fused, eager, same_layout=False)
 
     def norm(self, norm: Any, x: torch.Tensor) -> torch.Tensor:
         """An RMS norm by itself: torch's own sum, and what follows it behind the gate."""
