@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fuseproof.cli import exit_codes
+from fuseproof.cli.abba_ablate import ablation_remark
 from fuseproof.cli.abba_arms import check_plan
 from fuseproof.cli.abba_dry_run import dry_run_lines
 from fuseproof.cli.abba_from import plan_again, remarks_of
@@ -57,6 +58,7 @@ def abba(ctx: click.Context, /, **flags: Any) -> int:
     fuseproof abba --baseline-command "./old {perf_dump}" --candidate-command "./new {perf_dump}"
     fuseproof abba --baseline-ref main --candidate-ref HEAD --flags "--prompt 'a red panda'"
     fuseproof abba sglang-pr --repo ../sglang --baseline-ref main --candidate-ref my-branch --cells qwen-image
+    fuseproof abba longcat-image --cells lossless --ablate fastpaths --ablate-by alone
     fuseproof abba --quick --blocks 1
     fuseproof abba --from campaigns/embedded-20250101T120000Z
 
@@ -141,6 +143,7 @@ def difference_pictures(analysis: CampaignAnalysis) -> list[Path]:
 def _run(options: AbbaOptions, command: list[str]) -> tuple[Path, Outcome]:
     from fuseproof.cli.abba_weights import refuse_unfit_root, weights_of
     from fuseproof.harness.campaign.gpu_rest import GpuWatch
+    from fuseproof.harness.campaign.kept_bench import read_bench
     from fuseproof.harness.campaign.readiness import Readiness, unwatched_gpus_remark
     from fuseproof.harness.campaign.session import CampaignSession
     from fuseproof.harness.campaign.slots import ProcessExecutor
@@ -175,6 +178,7 @@ def _run(options: AbbaOptions, command: list[str]) -> tuple[Path, Outcome]:
             weights=weights_of(options, observer.remark),
             add_blocks=options.add_blocks or 0,
             floor=chosen_floor(options.floor, plan, lanes.environment),
+            bench=None if options.bench is None else read_bench(options.bench),
             check_machine=None
             if options.allow_busy
             else Readiness(gpus, lanes.cuda_visible_devices).refuse_busy_machine,
@@ -237,7 +241,8 @@ def _show_dry_run(options: AbbaOptions) -> int:
     planned = dry_run(plan, directory, places_of(plan, directory, "", Path.cwd(), worktrees))
     remarks = [] if again is None else list(again.remarks)
     remarks += [*not_here, *unmeasured_changes(plan, worktrees)]
-    remarks += [text for text in (one_block_remark(plan), dummy_weights_remark(plan, survey)) if text]
+    found = (ablation_remark(plan), one_block_remark(plan), dummy_weights_remark(plan, survey))
+    remarks += [text for text in found if text]
     if options.as_json:
         click.echo(json.dumps(planned.to_json() | {"remarks": remarks}, indent=2, allow_nan=False))
     else:

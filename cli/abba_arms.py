@@ -52,6 +52,11 @@ def refuse_bad_flags(plan: Plan) -> list[tuple[str, GenerateOptions]]:
                     f"Cell {cell.name}, {role}: --verify-every-step runs every call twice, so its times mean nothing.",
                     next_step="Run it with `fuseproof generate`; compare times without it.",
                 )
+            if parsed.profile:
+                raise UsageError(
+                    f"Cell {cell.name}, {role}: --profile slows the host down, so its times mean nothing.",
+                    next_step="Drop it here; `fuseproof profile --before A --after B` compares two profiles.",
+                )
             found.append((f"Cell {cell.name}, {role}", parsed))
     return found
 

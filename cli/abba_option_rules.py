@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fuseproof.cli.abba_ablate import refuse_useless_ablation
 from fuseproof.cli.abba_candidates import refuse_unpaired
 from fuseproof.cli.abba_from import refuse_other_plans
 from fuseproof.cli.abba_lane_rules import refuse_useless_lanes
@@ -32,7 +33,10 @@ EXCLUSIVE = (
 
 PATHS = {
     "from_stored": "--from",
-    **{field: flag_name(field) for field in ("from_campaign", "model_cache_root", "output", "resume", "repo", "floor")},
+    **{
+        field: flag_name(field)
+        for field in ("from_campaign", "model_cache_root", "output", "resume", "repo", "floor", "bench")
+    },
 }
 """Fields that name a folder or a file, and their flags."""
 
@@ -42,6 +46,7 @@ def refuse_contradictions(options: AbbaOptions) -> None:
     _refuse_empty_paths(options)
     refuse_unpaired(options)
     _refuse_lone_planning_flags(options)
+    refuse_useless_ablation(options)
     for first, second in EXCLUSIVE:
         _refuse_both(options, first, second)
     if options.quick:

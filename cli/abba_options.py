@@ -9,6 +9,7 @@ from typing import Any
 
 from fuseproof.cli.abba_candidates import parted, repeatable
 from fuseproof.cli.abba_option_rules import refuse_contradictions
+from fuseproof.cli.bench_choice import HELP as BENCH_HELP
 from fuseproof.cli.floor_choice import HELP as FLOOR_HELP
 from fuseproof.cli.option_fields import FiniteNumber, Name, flag, whole
 
@@ -34,8 +35,9 @@ OVERRIDES = {
 }
 """Flags that replace one key of a plan, and that key."""
 SOURCE_FIELDS = ("repo", "setup", "python", "time_pattern")
+ABLATION_FIELDS = ("ablate", "only", "ablate_by")
 OWN_FIELDS = ("cells", "flags", "contract", "qualify", "name", "baseline_name", "candidate_name", "aa", "keep_raw")
-PLAN_FIELDS = ("plan", *ARM_FIELDS, *SOURCE_FIELDS, *OVERRIDES, *OWN_FIELDS)
+PLAN_FIELDS = ("plan", *ARM_FIELDS, *SOURCE_FIELDS, *OVERRIDES, *OWN_FIELDS, *ABLATION_FIELDS)
 
 
 def lone_switch(*names: str, description: str) -> Any:
@@ -95,6 +97,28 @@ class AbbaOptions:
     )
     candidate_name: str | None = repeatable(
         "--candidate-name", metavar="NAME", description="What the report calls the candidate."
+    )
+    ablate: str | None = flag(
+        "--ablate",
+        type=Name("fastpaths"),
+        description="fastpaths: each fast path alone and each left out, in one campaign, with what they sum to "
+        "(docs/ablation.md). Arms come from the PLAN's or from --flags.",
+    )
+    only: str | None = flag(
+        "--only",
+        metavar="NAMES",
+        description="For --ablate: only these fast paths, separated by commas, a+b as one; what they need is added, "
+        "and all others are one more unit. [default: each by itself]",
+    )
+    ablate_by: str | None = flag(
+        "--ablate-by",
+        type=Name("alone", "without", "both"),
+        description="For --ablate: each alone, each left out, or both. [default: both]",
+    )
+    bench: str | None = flag(
+        "--bench",
+        metavar="FILE",
+        description=f"For --ablate: {BENCH_HELP}",
     )
     cells: str | None = flag(
         "--cells", metavar="NAMES", description="Only these cells of the PLAN, separated by commas. [default: all]"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fuseproof.cli.abba_ablate import ablated
 from fuseproof.cli.abba_candidates import all_given, arm_from, refuse_several, with_further_candidates
 from fuseproof.cli.abba_from import plan_again
 from fuseproof.cli.abba_names import campaign_name, has_names, has_telling_names, title_of, with_names
@@ -37,6 +38,7 @@ def build_plan(options: AbbaOptions) -> Plan:
         base |= {"aa": True, "arms": dict.fromkeys(("baseline", "candidate"), base["arms"]["baseline"])}
     if options.name is not None:
         base["name"] = options.name
+    base |= ablated(options, base) if options.ablate is not None else {}
     plan = plan_from(base, "the command line")
     refuse_missing_refs(plan)
     refuse_unheard_flags(plan, options.flags)

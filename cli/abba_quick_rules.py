@@ -179,7 +179,7 @@ def _both(plan: Plan, cell: Cell, folder: Path) -> ArmOptions:
         parsed = parsed_flags(generate_words(arm, cell, folder / "perf.json", folder / "outputs"))
         if isinstance(parsed, FuseproofError):
             raise refusal(f"Cell {cell.name}, {role}", parsed)
-        for field in ("enable_torch_compile", "verify_every_step"):
+        for field in ("enable_torch_compile", "verify_every_step", "profile"):
             if getattr(parsed, field):
                 raise UsageError(
                     f"Cell {cell.name}, {role}: {flag_name(field)} cannot be had with --quick: "

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import fuseproof
 from fuseproof.cli.abba_arms import parsed_flags, refusal
+from fuseproof.cli.arm_logs import last_words
 from fuseproof.cli.diverge_search import ROLES, Answer
-from fuseproof.errors import FuseproofError
+from fuseproof.errors import FuseproofError, UsageError
 
 if TYPE_CHECKING:
     from fuseproof.harness.campaign.arm_places import ArmPlace
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 SCRIPT = Path(__file__).with_name("diverge_arm.py")
 GRAPHS_FLAG = "--enable-breakable-cuda-graph"
-LOG_LINES = 2
 ENDS_S = 30.0
 """How long an arm may take to end once nothing more is asked of it."""
 LETTERS = dict(zip(ROLES, "AB", strict=True))
@@ -75,6 +75,10 @@ class ArmProcesses:
                 parsed = parsed_flags(self.words(role))
                 if isinstance(parsed, FuseproofError):
                     raise refusal(f"The {role}", parsed)
+                if parsed.profile:
+                    raise UsageError(
+                        f"The {role} has --profile, and diverge compares bits, not times.", next_step="Drop it."
+                    )
 
     def with_graphs(self) -> frozenset[str]:
         """The roles whose flags ask for CUDA graphs."""
@@ -118,7 +122,7 @@ class ArmProcess:
         line = self.process.stdout.readline()
         if not line:
             raise FuseproofError(
-                f"The {self.role} ended with status {self.process.wait()} before it answered: {self._last_words()}.",
+                f"The {self.role} ended with status {self.process.wait()} before it answered: {last_words(self.log)}.",
                 next_step="Run `fuseproof generate` with the same flags to see what becomes of it.",
             )
         answer: dict[str, Any] = json.loads(line)
@@ -144,12 +148,6 @@ class ArmProcess:
             with contextlib.suppress(OSError):  # what was never read by anybody
                 if stream is not None:
                     stream.close()
-
-    def _last_words(self) -> str:
-        from fuseproof.harness.machine.redaction import redact
-
-        lines = [line.strip() for line in self.log.read_text("utf-8", "replace").splitlines() if line.strip()]
-        return redact(" / ".join(lines[-LOG_LINES:])).removesuffix(".") or "it printed nothing"
 
 
 def _asks_for_graphs(words: Sequence[str]) -> bool:

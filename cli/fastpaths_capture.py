@@ -28,6 +28,7 @@ SCHEMA = "fuseproof.fastpaths-capture/1"
 OWN_PARAMETERS = ("site", "step", "output")
 WRITES = ("perf_dump_path", "output_path", "output_file_name", "output_file_path", "save_output")
 REPLAYS_CALLS = ("enable_breakable_cuda_graph", "enable_torch_compile")
+PROFILES = ("profile",)
 
 
 @click.command("capture", cls=RememberingCommand)
@@ -142,9 +143,13 @@ def _options(ctx: click.Context, flags: Mapping[str, Any]) -> GenerateOptions:
     merged = merge_config(ctx, flags, flags["config"], EXCLUSIVE_GROUPS)
     fields = {field.name for field in dataclasses.fields(GenerateOptions)}
     options = GenerateOptions(**{name: value for name, value in merged.items() if name in fields})
-    for name in WRITES + REPLAYS_CALLS:
+    reasons = {
+        **dict.fromkeys(WRITES, "writes no picture and no dump"),
+        **dict.fromkeys(REPLAYS_CALLS, "needs the calls themselves"),
+        **dict.fromkeys(PROFILES, "times nothing"),
+    }
+    for name, why in reasons.items():
         if getattr(options, name):
-            why = "writes no picture and no dump" if name in WRITES else "needs the calls themselves"
             raise UsageError(f"--{name.replace('_', '-')} has no place here: capture {why}.", next_step="Drop it.")
     if len(options.prompt) > 1:
         raise UsageError(f"{len(options.prompt)} prompts were given; one request is captured.", next_step="Keep one.")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fuseproof.fastpaths.verification import Case
 
 INTERPRET_VARIABLE = "TRITON_INTERPRET"
+FRAMES_DIMENSIONS = 5
 INTERPRETED = (
     "Triton's CPU interpreter, small cases: this finds faults, and is no certificate; only a card shows its bits"
 )
@@ -75,8 +76,18 @@ def cases_of_models(
     return labelled(case for case in cases.values() if not wanted or set(wanted) & set(names_of(case.call)))
 
 
-def calls_at(shape: tuple[int, int, int], model: str, own: UserSites | None) -> list[SiteCall]:
-    """The calls of a model as wide as ``shape`` [B, S, D] says, at that many samples and rows."""
+def calls_at(shape: tuple[int, ...], model: str, own: UserSites | None) -> list[SiteCall]:
+    """The calls of a model as wide as ``shape`` [B, S, D] says, at that many samples and rows.
+
+    Of five numbers, [1, C, T, H, W]: the calls of Wan's VAE on such frames, whatever the model.
+    """
+    if len(shape) == FRAMES_DIMENSIONS:
+        from fuseproof.fastpaths.tracing import with_stand_ins
+        from fuseproof.pipelines.fastpath_wan_vae_workloads import wan_vae_calls_at
+
+        channels, frames, height, width = shape[1:]
+        calls = wan_vae_calls_at(channels, frames, height, width)
+        return calls + with_stand_ins(calls, _sites(own))
     from fuseproof.pipelines.fastpath_workloads import (
         EMBEDDED_TEXT_ROWS,
         Workload,
@@ -85,7 +96,7 @@ def calls_at(shape: tuple[int, int, int], model: str, own: UserSites | None) -> 
         widened,
     )
 
-    batch, rows, width = shape
+    batch, rows, width = shape[:3]
     skeleton = meta_model(model)
     text_rows = max(1, min(skeleton.family.text_tokens or EMBEDDED_TEXT_ROWS, rows // 2))
     workload = Workload(f"{batch}x{rows}x{width}", text_rows, rows - text_rows, batch)

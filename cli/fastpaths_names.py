@@ -1,4 +1,4 @@
-"""Which names ``--site`` of ``verify`` and ``bench`` takes, asked of docstrings alone: a mistake costs no import."""
+"""Which names ``verify``, ``bench`` and ``task`` take, asked of docstrings alone: a mistake costs no import."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fuseproof.fastpaths.user_sites import UserSites
 
 
-def check_site_names(wanted: Sequence[str], own: UserSites | None) -> None:
+def check_site_names(wanted: Sequence[str], own: UserSites | None, flag: str = "--site") -> None:
     """Refuse a name that is no site with a kernel, no kernel, and none of one's own: a :class:`UsageError`."""
     if not wanted:
         return
@@ -21,21 +21,21 @@ def check_site_names(wanted: Sequence[str], own: UserSites | None) -> None:
     known = guide.names_with_kernels() + tuple(_own_names(own))
     for name in wanted:
         if name not in known:
-            raise _refusal(name, guide, known)
+            raise _refusal(name, guide, known, flag)
 
 
 def _own_names(own: UserSites | None) -> Iterable[str]:
     return (site.name for site in own.sites) if own is not None else ()
 
 
-def _refusal(name: str, guide: Guide, known: Sequence[str]) -> UsageError:
+def _refusal(name: str, guide: Guide, known: Sequence[str], flag: str) -> UsageError:
     if name in guide.sites or name in guide.contracts:
         return UsageError(
-            f"--site {name!r} has no kernel that could be run by itself; {', '.join(sorted(known))} have.",
+            f"{flag} {name!r} has no kernel that could be run by itself; {', '.join(sorted(known))} have.",
             next_step=guide.checked_by(name),
         )
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
     return UsageError(
-        f"--site {name!r} is no fast path; {', '.join(sorted(known))} have a kernel that can be run by itself.",
-        next_step=f"Use --site {close[0]}, or name the file that defines {name!r} with --fastpaths-from.",
+        f"{flag} {name!r} is no fast path; {', '.join(sorted(known))} have a kernel that can be run by itself.",
+        next_step=f"Use {flag} {close[0]}, or name the file that defines {name!r} with --fastpaths-from.",
     )

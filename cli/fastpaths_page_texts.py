@@ -16,6 +16,10 @@ configuration come first; a new kernel is for what no path here covers \
 | are its bits those of eager, on this card? | `fuseproof fastpaths verify --model MODEL` |
 | in this very request, at every call? | `fuseproof generate --verify-every-step …` |
 | how long does it take, against eager and against the memory it moves? | `fuseproof fastpaths bench --site NAME` |
+| has a kernel become slower? what did the hardware count? | `fuseproof fastpaths bench --baseline FILE`, `--ncu NAME` \
+([more](fast-path-work.md)) |
+| who writes the next one, with what? | `fuseproof fastpaths task NAME`: a folder that needs torch alone \
+([more](fast-path-work.md#a-task-to-hand-over)) |
 | on the tensors of a real request? | `fuseproof fastpaths capture NAME --step N --output FILE …`, then `verify \
 --from FILE`, `bench --from FILE` |
 | did it run, and what is it worth from prompt to picture? | `fuseproof abba --baseline "--fastpaths off" --candidate \

@@ -18,6 +18,8 @@ from fuseproof.cli.generate_summary import summary
 from fuseproof.cli.hash_seed import restart_with_fixed_hash_seed
 from fuseproof.cli.option_fields import click_options
 from fuseproof.cli.options import json_option
+from fuseproof.cli.profile_capture import quieten
+from fuseproof.cli.profile_folders import refuse_taken_beside
 from fuseproof.errors import FuseproofError, InvalidMeasurementError
 
 ARGUMENTS = "fuseproof.generate.arguments"
@@ -90,9 +92,12 @@ def _generate(options: GenerateOptions) -> dict[str, Any]:
 
     dump_path = None if options.perf_dump_path is None else Path(options.perf_dump_path)
     check_destinations(options, 0)
+    refuse_taken_beside(options)
     saved: list[Path] = []
     with earlier_dump_set_aside(dump_path, _say_kept):
         try:
+            if options.profile:
+                quieten()
             job = prepare(options)
             if options.log_level == "debug":
                 click.echo(json.dumps(options.as_config(), indent=2), err=True)

@@ -15,6 +15,7 @@ from fuseproof.cli.clip_outputs import Pixels
 from fuseproof.cli.generate_destinations import destination_of
 from fuseproof.cli.perf_record import OutputRecord, RequestRecord
 from fuseproof.cli.phase_times import PhaseTimes
+from fuseproof.cli.profile_capture import run_profiled
 from fuseproof.cli.raw_arrays import keep_raw
 from fuseproof.errors import FuseproofError
 from fuseproof.harness.media.files import array_sha256, degenerate_reason, file_sha256
@@ -45,7 +46,7 @@ def run_one(index: int, job: Job, session: Session, on_saved: Callable[[Path], N
         warnings.append(f"{destination} existed and was replaced.")
     started = time.perf_counter()
     with times.during("request"):
-        result = session.run(request)
+        result = run_profiled(job, session, destination) if job.options.profile else session.run(request)
     nonfinite = int(result.image.size - np.count_nonzero(np.isfinite(result.image)))
     keeps_file = destination is not None and (not nonfinite or job.options.asks_to_save)
     fps = clip_outputs.rate_of(job.options, job.family) if request.num_frames is not None else None

@@ -297,10 +297,19 @@ class GenerateOptions:
         maximum=100,
         description="Accepted for sglang's sake: no effect, and a warning says so.",
     )
-    profile: bool = switch("--profile", description="Profiling (not in this release: refused).")
-    profile_all_stages: bool = switch("--profile-all-stages", description="Profiling (not in this release: refused).")
+    profile: bool = switch(
+        "--profile",
+        description="Run the request under torch's profiler, and write NAME.profile/ beside the output "
+        "(docs/profile.md). Its times are no measurement, and the dump says so.",
+    )
+    profile_all_stages: bool = switch(
+        "--profile-all-stages", description="With --profile: the other stages, too, not denoise steps alone."
+    )
     num_profiled_timesteps: int | None = whole(
-        "--num-profiled-timesteps", minimum=1, description="Profiling (not in this release: refused)."
+        "--num-profiled-timesteps",
+        minimum=1,
+        maximum=1000,
+        description="With --profile: how many complete denoise steps. [default: 5]",
     )
     perf_dump_path: str | None = flag(
         "--perf-dump-path", type=PathText(), metavar="FILE", description="Write timings and hashes as JSON."

@@ -63,7 +63,8 @@ def perf_dump(
     missing = [text for text in (missing_graphs(dump), missing_fastpaths(dump)) if text]
     wrong = [f"this check failed: {text}" for text in (failed_check(dump),) if text]
     wrong += [f"this measurement is invalid: {text}" for text in missing]
-    return dump | {"warnings": [*dump["warnings"], *wrong]}
+    watched = {"profiled": True} if job.options.profile else {}
+    return dump | watched | {"warnings": [*dump["warnings"], *wrong]}
 
 
 def missing_fastpaths(dump: Mapping[str, Any]) -> str | None:

@@ -13,7 +13,8 @@ from fuseproof.harness.perf.parallelism import PARALLEL_FLAGS
 if TYPE_CHECKING:
     from fuseproof.cli.generate_options import GenerateOptions
 
-PROFILE_FLAGS = ("profile", "profile_all_stages", "num_profiled_timesteps")
+PROFILE_FLAGS = ("profile_all_stages", "num_profiled_timesteps")
+"""What only means something with ``--profile``."""
 
 NAMED_PATHS = {
     "fastpaths_from": "a Python file",
@@ -28,6 +29,7 @@ NAMED_PATHS = {
 def check(options: GenerateOptions) -> None:
     """Raise :class:`UsageError` for the first rule that the flags break."""
     _check_unreleased(options)
+    _check_profile(options)
     _check_named_paths(options)
     _check_load_format(options)
     _check_model_id(options)
@@ -44,6 +46,10 @@ def check(options: GenerateOptions) -> None:
 
 def check_prompt_count(options: GenerateOptions, count: int) -> None:
     """Several prompts cannot share one output file. Also asked once a prompt file has been read."""
+    if count > 1 and options.profile:
+        raise UsageError(
+            f"{count} prompts were given, and --profile is of one request.", next_step="Give one prompt a profile."
+        )
     if count > 1 and options.fixed_file_name is not None:
         raise UsageError(
             f"{count} prompts cannot share the one output file {options.fixed_file_name!r}.",
@@ -83,17 +89,29 @@ def _check_unreleased(options: GenerateOptions) -> None:
                 f"{flag_name(name)} is {shown}, but one process runs on one GPU in this release.",
                 next_step=f"Drop {flag_name(name)}" + ("." if value is True else ", or set it to 1."),
             )
-    for name in PROFILE_FLAGS:
-        if getattr(options, name):
-            raise UsageError(
-                f"{flag_name(name)} is not in this release.",
-                next_step="Drop it; --perf-dump-path records the time of every stage and step.",
-            )
     if options.performance_mode in ("speed", "memory"):
         raise UsageError(
             f"--performance-mode {options.performance_mode} is not in this release; manual and auto are.",
             next_step="Use --performance-mode=manual: components stay where they are loaded.",
         )
+
+
+def _check_profile(options: GenerateOptions) -> None:
+    if not options.profile:
+        for name in PROFILE_FLAGS:
+            if getattr(options, name):
+                raise UsageError(
+                    f"{flag_name(name)} has no effect without --profile.", next_step="Add --profile, or drop it."
+                )
+        return
+    for flag, is_on in (
+        ("--verify-every-step", options.verify_every_step),
+        ("--gate observe", options.gate == "observe"),
+    ):
+        if is_on:
+            raise UsageError(
+                f"{flag} computes every call twice, and a profile would show both.", next_step="Drop one of them."
+            )
 
 
 def _check_named_paths(options: GenerateOptions) -> None:

@@ -43,6 +43,7 @@ COMMANDS: dict[str, Command] = {
         "compare_media", "compare_media", "Compare two images, clips or folders: bytes, pixels, then metrics."
     ),
     "report": Command("report", "report", "Render a campaign's report again from its folder."),
+    "profile": Command("profile", "profile", "Say which kernels, sites and lines take a request's time."),
     "diverge": Command("diverge", "diverge", "Find the first step, module and site where two arms differ by a bit."),
     "import": Command("import_", "import_", "Make a campaign folder from dumps, logs and outputs that exist already."),
     "verify": Command(

@@ -26,7 +26,7 @@ _EXIT_CODES = """\
 | 0 | done, whatever the verdict (SAME and INCONCLUSIVE too) |
 | 1 | failed: unreadable input, an arm that failed or ran out of memory, a mismatch |
 | 2 | usage: the command line or a file given on it cannot be carried out as written |
-| 3 | SLOWER (`abba` and `compare-perf --abba` only) |
+| 3 | SLOWER (`abba` and `compare-perf --abba`; `fastpaths bench --baseline`: a kernel is slower) |
 | 4 | outputs break their contract; `diverge`: something differs |
 | 5 | a required verdict was not reached |
 | 6 | invalid: what was measured proves nothing (unequal work, a busy device, a fallback, a missing graph) |

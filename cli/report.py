@@ -8,6 +8,8 @@ import click
 
 from fuseproof.cli import exit_codes
 from fuseproof.cli.abba_planning import show_plan_of
+from fuseproof.cli.bench_choice import REPORT_HELP as BENCH_HELP
+from fuseproof.cli.bench_choice import keep_chosen_bench
 from fuseproof.cli.floor_choice import HELP as FLOOR_HELP
 from fuseproof.cli.floor_choice import change_floor
 from fuseproof.cli.options import json_option
@@ -58,6 +60,7 @@ REMOVE_HELP = "Writes into DIR, and says so; `none` takes the floor out again."
     help="Print how many blocks find this effect, by the scatter of this campaign; write nothing.",
 )
 @click.option("--floor", metavar="PATH", type=click.Path(path_type=str), help=f"{FLOOR_HELP} {REMOVE_HELP}")
+@click.option("--bench", metavar="FILE", type=click.Path(path_type=str), help=BENCH_HELP)
 def report(
     directory: str,
     other: str | None,
@@ -69,6 +72,7 @@ def report(
     repo: str | None,
     plan_for: str | None,
     floor: str | None,
+    bench: str | None,
 ) -> int:
     """Render the campaign in DIR again: report.md, report.html, report.json and SHA256SUMS.
 
@@ -86,17 +90,13 @@ def report(
     from fuseproof.harness.report import write_report
 
     if other is not None:
-        is_plain = not (check or blocks or head or repo or plan_for or floor)
+        is_plain = not (check or blocks or head or repo or plan_for or floor or bench)
         return show_pair(directory, other, "json" if as_json else output_format, is_plain=is_plain)
     if check and blocks:
         raise UsageError("--check speaks of the whole report and --block of a part of it.", next_step=ALONE)
     if plan_for is not None:
         return show_plan_of(directory, plan_for)
-    changed = ""
-    if floor is not None:
-        if check or blocks:
-            raise UsageError("--floor is kept in the folder, and --check and --block write nothing.", next_step=ALONE)
-        changed = change_floor(directory, floor)
+    changed = _kept(directory, floor, bench, writes=not (check or blocks))
     compared = head_comparison(directory, head, repo)
     if check or blocks:
         analysis = analyse(Campaign.open(directory), blocks)
@@ -116,6 +116,16 @@ def report(
         if said:
             click.echo(f"fuseproof: {said}", err=True)
     return _exit_code(analysis)
+
+
+def _kept(directory: str, floor: str | None, bench: str | None, *, writes: bool) -> str:
+    """Put into the folder what was named for it; says what was done, "" where nothing was named."""
+    named = "--floor" if floor is not None else "--bench"
+    if (floor is not None or bench is not None) and not writes:
+        raise UsageError(f"{named} is kept in the folder, and --check and --block write nothing.", next_step=ALONE)
+    said = [change_floor(directory, floor)] if floor is not None else []
+    said += [keep_chosen_bench(directory, bench)] if bench is not None else []
+    return "; ".join(said)
 
 
 def _exit_code(analysis: CampaignAnalysis) -> int:

@@ -33,7 +33,7 @@ def refuse_request(options: GenerateOptions, checked: Checked) -> None:
     texts = read_prompts(options.prompt, options.prompt_path)
     prompts = tuple(map(Prompt, texts, read_fixed_prompts(options, texts)))
     generate_rules.check_prompt_count(options, len(prompts))
-    family, checkpoint = _model_at_hand(options, checked)
+    family, checkpoint = model_at_hand(options, checked)
     if family is None:
         return  # a repository that only the hub can tell of
     edit_inputs.refuse_image_count(options, family)
@@ -44,7 +44,8 @@ def refuse_request(options: GenerateOptions, checked: Checked) -> None:
     plan_requests(options, prompts, family, canvas, checkpoint)
 
 
-def _model_at_hand(options: GenerateOptions, checked: Checked) -> tuple[Family | None, Checkpoint | None]:
+def model_at_hand(options: GenerateOptions, checked: Checked) -> tuple[Family | None, Checkpoint | None]:
+    """The family that the flags name and, of a local folder, its checkpoint; None for what only the hub can tell of."""
     if options.load_format == "dummy":
         return family_of_dummy(options.model_path), None
     refuse_ids_of_later_families(options.model_path)

@@ -2,6 +2,10 @@
 
 Inputs rotate over more memory than the card's second-level cache holds, so every call finds them in memory, as it does
 in a model. Each form is captured in a CUDA graph of several calls, and replays are timed by device events.
+
+That is done in several rounds, all forms by turns, each with graphs and results of its own in memory: how far the
+medians of the rounds lie apart is the spread that a later run is held against
+(:mod:`fuseproof.harness.kernel_times.guard`).
 """
 
 from __future__ import annotations
@@ -24,7 +28,8 @@ SMALLEST_ROTATION_BYTES = 256 * 1024 * 1024
 LARGEST_ROTATION = 64
 CALLS_PER_GRAPH = 8
 """At least; small calls rotate over up to :data:`LARGEST_ROTATION` sets and have as many."""
-REPLAYS = 9
+REPLAYS = 5
+ROUNDS = 5
 Fill = Callable[[torch.Tensor], None]
 
 
@@ -37,12 +42,13 @@ class Stopwatch(Protocol):
 
 @dataclass(frozen=True)
 class Timing:
-    """Microseconds a call over all replays."""
+    """Microseconds a call over all replays; ``rounds_us`` is the median of each round, in order."""
 
     median_us: float
     minimum_us: float
     maximum_us: float
     samples: int
+    rounds_us: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -104,6 +110,7 @@ def measure(
     make_fill: Callable[[int], Fill],
     stopwatch: Stopwatch,
     module: torch.nn.Module | None = None,
+    rounds: int = ROUNDS,
 ) -> Measured:
     """Time ``call``, whose bits ``outcome`` has judged; ``make_fill(index)`` writes the values of one set of inputs."""
     traffic = traffic_bytes(call, device, make_fill)
@@ -111,17 +118,13 @@ def measure(
         return Measured(outcome, 0, traffic)
     rotation = rotation_for(traffic or call.layout.total_bytes())
     sets = [call.layout.make(device, make_fill(index)) for index in range(rotation)]
-    eager, fused = _forms(call, sets, device, module)
+    eager, fused = forms(call, sets, device, module)
     half = max((traffic or 0) // 2, 1)
     copies = [torch.empty(2, half, dtype=torch.uint8, device=device) for _ in range(rotation)] if traffic else []
-    return Measured(
-        outcome,
-        rotation,
-        traffic,
-        _timed(stopwatch, eager, rotation),
-        _timed(stopwatch, fused, rotation),
-        _timed(stopwatch, lambda index: copies[index][0].copy_(copies[index][1]), rotation) if traffic else None,
-    )
+    measured = [eager, fused, *([lambda index: copies[index][0].copy_(copies[index][1])] if traffic else [])]
+    samples = [[stopwatch.milliseconds(form, rotation) for form in measured] for _ in range(rounds)]
+    timings = [_timing([one[place] for one in samples]) for place in range(len(measured))]
+    return Measured(outcome, rotation, traffic, *timings)
 
 
 def rotation_for(bytes_moved: int) -> int:
@@ -137,9 +140,10 @@ def traffic_bytes(call: SiteCall, device: torch.device, make_fill: Callable[[int
     return int(kernel_module(call.layout.operation).traffic_bytes(*arguments, **outputs))
 
 
-def _forms(
+def forms(
     call: SiteCall, sets: Sequence[Any], device: torch.device, module: torch.nn.Module | None
 ) -> tuple[Callable[[int], Any], Callable[[int], Any]]:
+    """The eager chain and the fused form of ``call``, each run on the set of inputs of a given index."""
     if call.module is not None and call.user_site is not None:
         real, fused = module or real_module(call.module, device), call.user_site.fused
         return (
@@ -154,6 +158,8 @@ def _forms(
     )
 
 
-def _timed(stopwatch: Stopwatch, call: Callable[[int], Any], rotation: int) -> Timing:
-    samples = [sample * 1e3 for sample in stopwatch.milliseconds(call, rotation)]
-    return Timing(statistics.median(samples), min(samples), max(samples), len(samples))
+def _timing(rounds: Sequence[Sequence[float]]) -> Timing:
+    """Milliseconds of several rounds as one timing."""
+    samples = [sample * 1e3 for one in rounds for sample in one]
+    medians = tuple(statistics.median(one) * 1e3 for one in rounds)
+    return Timing(statistics.median(samples), min(samples), max(samples), len(samples), medians)

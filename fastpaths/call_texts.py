@@ -45,12 +45,18 @@ def _described(call: SiteCall) -> dict[str, str]:
         parameters = list(inspect.signature(kernel_module(call.layout.operation).reference).parameters)
         names = [*parameters, *names[len(parameters) :]][: len(values)]
     described = {name: _value_text(value) for name, value in zip(names, values, strict=True)}
+    described |= {
+        f"{name} in": str(value.dtype).removeprefix("torch.")
+        for name, value in zip(names, values, strict=True)
+        if isinstance(value, Place)
+    }
     return described | {f"{name}=": _value_text(value) for name, value in call.layout.keywords}
 
 
 def _value_text(value: Any) -> str:
     if isinstance(value, Place):
-        order = "channels-last" if len(value.shape) == 4 and value.strides[1] == 1 < value.shape[1] else value.strides
+        is_last = len(value.shape) in (4, 5) and value.strides[1] == 1 < value.shape[1]
+        order = "channels-last" if is_last else value.strides
         return f"{'x'.join(map(str, value.shape))} {order}"
     if isinstance(value, tuple):
         return f"({', '.join(map(_value_text, value))})"

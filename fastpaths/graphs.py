@@ -85,6 +85,7 @@ class GraphRunner:
         self._dropped: dict[Key, str] = {}
         self._refused: dict[Key, str] = {}
         self._capturing = 0
+        self._instead: Callable[..., Any] | None = None
         self._recording: Recording | None = None
         self._recording_thread: int | None = None
         self._is_running = False
@@ -94,6 +95,8 @@ class GraphRunner:
         if torch.compiler.is_compiling():
             self.counters.add("unsupported", "torch.compile is tracing this call")
             return self._function(*args, **kwargs)
+        if self._instead is not None:
+            return self._instead(self._function, *args, **kwargs)
         with self._lock:
             if self._is_running:  # the function calls itself: its own capture or replay is under way
                 return self._function(*args, **kwargs)
@@ -111,6 +114,15 @@ class GraphRunner:
             yield
         finally:
             self._capturing -= 1
+
+    @contextmanager
+    def bypassed(self, call: Callable[..., Any]) -> Iterator[None]:
+        """Within this context no graph answers: ``call`` gets the function and its arguments. Nothing is counted."""
+        self._instead = call
+        try:
+            yield
+        finally:
+            self._instead = None
 
     def break_around(self, function: Function, name: str) -> Function:
         """``function``, to be run eagerly between two segments wherever the captured function calls it."""

@@ -55,6 +55,10 @@ class TransformerGraphs:
         """Within this context (a warm-up), new calls are captured."""
         return self._runner.capturing()
 
+    def bypassed(self, call: Callable[..., Any]) -> AbstractContextManager[None]:
+        """Within this context nothing is replayed: ``call`` gets the function and its arguments."""
+        return self._runner.bypassed(call)
+
     def restart_counting(self) -> None:
         """Count calls from here on; what was captured and rejected stays."""
         self._runner.restart_counting()

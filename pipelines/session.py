@@ -7,8 +7,8 @@ A session owns everything that must stay out of a request's time. It never falls
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
@@ -75,6 +75,8 @@ class Session:
         self.warnings: list[str] = []
         self.load_ms = self.compile_ms = self.warmup_ms = 0.0
         self.warmup_steps: int | None = None
+        self.is_profiled = False
+        """Whether a request of it ran under a profiler: its times are then no measurement."""
         self.host_allocator: dict[str, int] | None = None
         self._device = device
         self._memory: dict[str, dict[str, float]] = {}
@@ -215,6 +217,34 @@ class Session:
         if self._compile_watch and self._compile_watch.compilations() > seen:
             self.warnings.append(session_warnings.COMPILED_INSIDE)
         return result
+
+    @property
+    def pipe(self) -> Any:
+        """The loaded pipeline."""
+        return self._runner.pipe
+
+    @property
+    def mounted(self) -> Mount:
+        """Its fast paths."""
+        return self._mount
+
+    @contextmanager
+    def followed_by(self, make: Callable[[ProgressObserver], ProgressObserver]) -> Iterator[None]:
+        """Within this context requests tell what ``make`` makes of the session's own observer."""
+        runner = self._runner
+        self._runner = replace(runner, observer=make(runner.observer))
+        try:
+            yield
+        finally:
+            self._runner = runner
+
+    def without_replays(self, call: Callable[..., Any]) -> AbstractContextManager[None]:
+        """Within this context no CUDA graph answers: ``call`` gets what would be graphed, and its arguments."""
+        return self._graphs.bypassed(call) if self._graphs else nullcontext()
+
+    def run_uncounted(self, request: GenerationRequest) -> None:
+        """Run a request that is no result: it is neither timed nor warned of."""
+        self._runner.run(request)
 
     def memory_checkpoints(self) -> dict[str, dict[str, float]]:
         """Peaks at load, warm-up, before and after the requests, and over the whole process, in MiB."""

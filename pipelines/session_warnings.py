@@ -16,6 +16,7 @@ VERIFIES_EVERY_STEP = "every call of a fast path ran fused and eager, side by si
 COMPILED = "torch.compile rounds differently from eager: these bits are not diffusers' eager bits, at any quality"
 COMPILED_INSIDE = "torch.compile compiled inside a timed request: its time includes compilation"
 PEAKS_ACCUMULATE = "the kernel does not let this process reset its high-water mark: host peaks accumulate"
+PROFILED = "a request ran under a profiler: its times are no measurement"
 NOT_COMPARED = "--gate off: nothing was compared with eager, so nothing says that these bits are eager's"
 
 

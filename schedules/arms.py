@@ -19,7 +19,7 @@ from fuseproof.schedules.arm_keys import (
     problem_of_sources,
     problem_of_time,
 )
-from fuseproof.schedules.order import MOST_ARMS
+from fuseproof.schedules.order import LETTERS
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
@@ -99,8 +99,8 @@ class Arms(Strict):
 
     @model_validator(mode="after")
     def _can_be_told_apart(self) -> Arms:
-        if len(self.by_key) > MOST_ARMS:
-            raise ValueError(f"there are {len(self.by_key)} arms; a campaign has at most {MOST_ARMS}")
+        if len(self.by_key) > len(LETTERS):
+            raise ValueError(f"there are {len(self.by_key)} arms; an ablation has at most {len(LETTERS)}")
         names = [arm.name for arm in self.all]
         twice = [name for name in names if names.count(name) > 1]
         if twice and len(names) > 2:

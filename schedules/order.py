@@ -5,13 +5,16 @@ A single A-B-B-A block cannot tell curvature from an effect; mirroring every blo
 one-bits (ABBA BAAB BAAB ABBA ...) cancels quadratic drift over two blocks and cubic drift over four.
 
 Three or more arms run as a palindrome too (A-B-C-C-B-A). There mirrored order moves every arm one place on from block
-to block (ABCCBA BCAACB CABBAC), so that after as many blocks as there are arms each has had every place once.
+to block (ABCCBA BCAACB CABBAC), so that after as many blocks as there are arms each has had every place once. More than
+eight arms, which an ablation has, seldom get as many blocks: there they move on by about half a block, so that what ran
+at the edges of one block runs near the middle of the next.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import gcd
 from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator
@@ -19,7 +22,10 @@ from pydantic import AfterValidator
 from fuseproof.errors import UsageError
 
 Order = Literal["mirrored", "ABBA"]
-ArmLetter = Literal["A", "B", "C", "D", "E", "F", "G", "H"]
+ArmLetter = Literal[
+    "A", "B", "C", "D", "E", "F", "G", "H", "I", "J", "K", "L", "M",
+    "N", "O", "P", "Q", "R", "S", "T", "U", "V", "W", "X", "Y", "Z",
+]  # fmt: skip
 SlotKind = Literal["timed", "warmup"]
 
 ORDERS: tuple[Order, ...] = ("mirrored", "ABBA")
@@ -27,7 +33,8 @@ SLOTS_PER_BLOCK = 4
 """Of two arms; a plan knows its own number."""
 LETTERS: tuple[ArmLetter, ...] = get_args(ArmLetter)
 """The arms in order: A is the baseline, all others are candidates."""
-MOST_ARMS = len(LETTERS)
+MOST_ARMS = 8
+"""Of a plan that somebody wrote; an ablation has as many as there are letters."""
 
 
 def _checked_orientation(text: str) -> str:
@@ -57,11 +64,18 @@ def orientation(block_index: int, order: str = "mirrored", arms: int = 2) -> Ori
         raise UsageError(f"block index {block_index} is negative; blocks count from 0")
     if order not in ORDERS:
         raise UsageError(f"order {order!r} is unknown; it is one of {', '.join(ORDERS)}")
-    moved = block_index.bit_count() % 2 if arms == 2 else block_index % arms
+    moved = block_index.bit_count() % 2 if arms == 2 else block_index * _places_on(arms) % arms
     moved = moved if order == "mirrored" else 0
     letters = "".join(letters_of(arms))
     half = letters[moved:] + letters[:moved]
     return half + half[::-1]
+
+
+def _places_on(arms: int) -> int:
+    """How far every arm moves from block to block; it and ``arms`` have no common divisor, so every place is met."""
+    if arms <= MOST_ARMS:
+        return 1
+    return next(step for step in range(arms // 2, arms) if gcd(step, arms) == 1)
 
 
 def arms_in_order(orientation: Orientation) -> tuple[ArmLetter, ...]:

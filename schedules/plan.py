@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from fuseproof.errors import FuseproofError, UsageError
+from fuseproof.schedules.ablation import Ablation, problem_of_arms
 from fuseproof.schedules.arms import Arm, Arms, Name, Strict, checked_flags
 from fuseproof.schedules.cell_references import problem_of_references
 from fuseproof.schedules.contracts import parse_contract
@@ -82,6 +83,7 @@ class Plan(Strict):
 
     ``aa`` runs the baseline as both arms on purpose, to see what the machine alone can pretend. ``qualify`` holds what
     every block must show on its own; ``retries`` is how often a block is begun again that an invalid slot has spoilt.
+    ``ablation`` says which fast paths each arm has, where the arms are those of ``abba --ablate``.
     """
 
     schema_version: Literal[1] = Field(default=1, alias="schema")
@@ -98,6 +100,7 @@ class Plan(Strict):
     retries: Annotated[int, Field(ge=0, le=10, strict=True)] = 1
     qualify: tuple[str, ...] = ()
     aa: bool = False
+    ablation: Ablation | None = Field(default=None, exclude_if=lambda ablation: ablation is None)
 
     @model_validator(mode="before")
     @classmethod
@@ -113,11 +116,22 @@ class Plan(Strict):
     @model_validator(mode="before")
     @classmethod
     def _has_a_block_for_every_place(cls, values: Any) -> Any:
-        """From three arms on every arm has each place in a block once: as many blocks as arms, unless the plan says."""
+        """From three arms on every arm has each place in a block once: as many blocks as arms, unless the plan says.
+
+        An ablation has so many arms that two blocks are many runs already.
+        """
         arms = values.get("arms") if isinstance(values, Mapping) else None
-        if isinstance(arms, Mapping) and len(arms) > 2 and "blocks" not in values:
+        is_ablation = isinstance(values, Mapping) and values.get("ablation") is not None
+        if isinstance(arms, Mapping) and len(arms) > 2 and "blocks" not in values and not is_ablation:
             return {**values, "blocks": len(arms)}
         return values
+
+    @model_validator(mode="after")
+    def _has_arms_that_fit(self) -> Plan:
+        problem = problem_of_arms(self.ablation, {key: arm.flags for key, arm in self.arms.by_key.items()})
+        if problem is not None:
+            raise ValueError(problem)
+        return self
 
     @field_validator("qualify")
     @classmethod
@@ -181,7 +195,7 @@ class Plan(Strict):
         if len(self.letters) == 2:
             return self
         arms = Arms(baseline=self.arms.baseline, candidate=self.arm(letter))
-        return self.model_copy(update={"arms": arms})
+        return self.model_copy(update={"arms": arms, "ablation": None})
 
     def to_json(self) -> dict[str, Any]:
         """The plan as strict JSON values; ``plan_from`` reads it back."""

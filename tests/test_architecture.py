@@ -26,11 +26,14 @@ MAY_IMPORT = {
 HARNESS_MAY_IMPORT = {
     "machine": set(),
     "statistics": set(),
+    "counters": set(),
+    "kernel_times": set(),
     "media": {"machine"},
     "perf": {"machine", "statistics"},
-    "campaign": {"machine", "media", "perf"},
-    "analysis": {"campaign", "media", "perf", "statistics"},
+    "campaign": {"kernel_times", "machine", "media", "perf"},
+    "analysis": {"campaign", "kernel_times", "media", "perf", "statistics"},
     "report": {"analysis", "campaign", "machine", "media", "perf", "statistics"},
+    "profiles": {"analysis", "campaign", "perf", "report", "statistics"},
     "importing": {"analysis", "campaign", "machine", "media", "perf"},
 }
 MODEL_LIBRARIES = {"torch", "torchvision", "triton", "diffusers", "transformers", "accelerate"}

@@ -37,6 +37,7 @@ from fuseproof.harness.analysis.output_check import OutputCheck, check_outputs
 from fuseproof.harness.analysis.outside_timers import outside_timers
 from fuseproof.harness.analysis.placement import card_warnings
 from fuseproof.harness.analysis.planning import plans_of
+from fuseproof.harness.analysis.profiled_runs import runs_under_a_profiler
 from fuseproof.harness.analysis.qualification import Qualification, qualify
 from fuseproof.harness.analysis.runs import ARM_WORDS, ARMS, BASELINE, CellRuns, LostBlock, read_cell
 from fuseproof.harness.analysis.soundness import refuse_unsound_campaign
@@ -205,6 +206,7 @@ class CampaignAnalysis:
 
     def to_json(self) -> dict[str, Any]:
         """Strict JSON values, without paths of this machine."""
+        from fuseproof.harness.analysis.ablation import ablations_of
         from fuseproof.harness.analysis.audit import audit
         from fuseproof.harness.analysis.claims import claims
 
@@ -224,6 +226,7 @@ class CampaignAnalysis:
             "exit_code": self.exit_code(),
             "cells": [cell.to_json() for cell in self.cells],
             "between_cells": [pair.to_json() for pair in self.between_cells],
+            **({} if self.plan.ablation is None else {"ablation": [cell.to_json() for cell in ablations_of(self)]}),
             "claims": [claim.to_json() for claim in claims(self)],
             "audit": audit(self).to_json(),
         }
@@ -345,6 +348,7 @@ def _objections(runs: CellRuns, equal_work: EqualWork) -> tuple[Reason, ...]:
     if reason is not None:
         found.insert(0, reason)
     found += checked_runs(runs)
+    found += runs_under_a_profiler(runs)
     found += [
         failure_reason(lost)
         for lost in runs.lost

@@ -74,7 +74,8 @@ def closing_lines(analysis: CampaignAnalysis) -> list[str]:
     """What is claimed and what is not, a line a cell, then the whole campaign and the account of its records."""
     found = claims(analysis)
     records = audit(analysis)
-    lines = [f"{claim.word}: {claim.name}{claim.text}" for claim in found]
+    told = [claim for claim in found if analysis.plan.ablation is None or not claim.is_claimed]
+    lines = [f"{claim.word}: {claim.name}{claim.text}" for claim in told]
     lines += [whole_campaign_text(analysis, found)] if len(found) > 1 or analysis.plan.qualify else []
     return [*lines, records.line + (f"; blocks {records.block_line}" if records.block_line else "")]
 

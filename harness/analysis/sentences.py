@@ -39,6 +39,8 @@ UNFINISHED = "unfinished (it still runs, or was killed; --resume goes on)"
 
 def summary_lines(analysis: CampaignAnalysis) -> list[str]:
     """The whole campaign as lines of plain text."""
+    from fuseproof.harness.analysis.ablation import ablations_of
+    from fuseproof.harness.analysis.ablation_sentences import ablation_lines
     from fuseproof.harness.analysis.claims import closing_lines, unclaimed_texts
 
     lines, unclaimed = [], {name for name, _ in unclaimed_texts(analysis)}
@@ -46,13 +48,19 @@ def summary_lines(analysis: CampaignAnalysis) -> list[str]:
         lines.append(f"{count(len(analysis.cells), analysis.noun)}: {word_counts(analysis)}{broken_counts(analysis)}")
     for cell in analysis.cells:
         lines.append(verdict_line(cell) + (" Not claimed: see below." if cell.name in unclaimed else ""))
-        lines += [f"  {metric_line(metric)}" for metric in cell.metrics]
-        lines += [f"  {cell.floor.text}"] if cell.floor is not None and cell.floor.is_comparable else []
-        lines += [f"  {outputs_line(cell.outputs)}", f"  {memory_line(cell.memory)}"]
-        lines += [f"  {cell.qualification.sentence}"] if cell.qualification.is_asked else []
-        lines += [f"  warning: {text}" for text in warning_texts(cell)]
+        lines += _lines_below(cell) if analysis.plan.ablation is None else []
+    lines += [line for cell in ablations_of(analysis) for line in ablation_lines(cell)]
     lines += [f"note: {note}" for note in standing_notes(analysis)]
     return [*lines, *closing_lines(analysis)]
+
+
+def _lines_below(cell: CellAnalysis) -> list[str]:
+    """Timers, outputs, memory and warnings of a cell; of an ablation's many arms they stand in the report alone."""
+    lines = [f"  {metric_line(metric)}" for metric in cell.metrics]
+    lines += [f"  {cell.floor.text}"] if cell.floor is not None and cell.floor.is_comparable else []
+    lines += [f"  {outputs_line(cell.outputs)}", f"  {memory_line(cell.memory)}"]
+    lines += [f"  {cell.qualification.sentence}"] if cell.qualification.is_asked else []
+    return lines + [f"  warning: {text}" for text in warning_texts(cell)]
 
 
 def word_counts(analysis: CampaignAnalysis) -> str:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from fuseproof.harness.analysis.campaign_warnings import short_commit
 from fuseproof.harness.analysis.declared import are_other_programs, flag_values
 from fuseproof.harness.number_format import shortened
-from fuseproof.schedules.plan import Arm
+from fuseproof.schedules.ablation import FASTPATHS
+from fuseproof.schedules.plan import Arm, Plan
 
 if TYPE_CHECKING:
     from fuseproof.harness.analysis.campaign import CampaignAnalysis, CellAnalysis
@@ -30,11 +31,21 @@ def treatment_text(analysis: CampaignAnalysis) -> str | None:
         return None
     if not analysis.has_several_candidates:
         return _text(plan.arms.baseline, plan.arms.candidate, analysis.cells)
+    if plan.ablation is not None and _differ_in_fastpaths_alone(plan, analysis.cells):
+        return f"Arms differ only in: {FASTPATHS} (each one alone, each left out, none and all)."
     texts = []
     for letter in plan.letters[1:]:
         own = [cell for cell in analysis.cells if cell.runs.candidate == letter]
         texts.append(f"{letter} against A: {_text(plan.arms.baseline, plan.arm(letter), own)}")
     return " ".join(texts)
+
+
+def _differ_in_fastpaths_alone(plan: Plan, cells: Sequence[CellAnalysis]) -> bool:
+    """Whether neither the arms of an ablation nor their runs differ in anything else."""
+    declared = [declared_differences(plan.arms.baseline, arm) for arm in plan.arms.all[1:]]
+    others = any(cell.equal_work.differences or cell.equal_work.notes for cell in cells)
+    is_alone = all(len(found) == 1 and found[0].startswith(f"{FASTPATHS} (") for found in declared)
+    return is_alone and not others and _commits(cells) is None
 
 
 def _text(baseline: Arm, candidate: Arm, cells: Sequence[CellAnalysis]) -> str:

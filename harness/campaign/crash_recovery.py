@@ -17,7 +17,7 @@ from fuseproof.harness.campaign.records import SlotRecord
 from fuseproof.schedules.order import PlannedSlot, timed_slots, warmup_slots
 
 CAUSE = "the campaign ended without a word before this slot was recorded"
-_FOLDER_NAME = re.compile(r"(?P<block>\d+)(?:\.(?P<attempt>\d+))?-\d+-[A-H]")
+_FOLDER_NAME = re.compile(r"(?P<block>\d+)(?:\.(?P<attempt>\d+))?-\d+-[A-Z]")
 
 
 def recover(campaign: Campaign) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from fuseproof.harness.campaign.folder import Campaign, refuse_used_folder, utc_
 from fuseproof.harness.campaign.git_arms import PreparedArms, moved_refs, prepare_arms, resolve_arms
 from fuseproof.harness.campaign.inputs import refuse_missing_inputs
 from fuseproof.harness.campaign.interrupts import Interrupts
+from fuseproof.harness.campaign.kept_bench import KeptBench, keep_bench
 from fuseproof.harness.campaign.locking import campaign_locks, device_names
 from fuseproof.harness.campaign.model_ledger import CampaignWeights, HeldWeights, OwnWeights
 from fuseproof.harness.campaign.plan_source import PlanSource
@@ -59,6 +60,8 @@ class CampaignSession:
     """How many blocks a resumed campaign gets beyond those that it has."""
     floor: Floor | None = None
     """An A/A floor that is kept in the campaign's folder before slot 1."""
+    bench: KeptBench | None = None
+    """Times of single kernels that are kept in the folder of an ablation, likewise."""
     plan_source: PlanSource | None = None
     """Of a new campaign whose plan is a stored one's."""
 
@@ -137,6 +140,8 @@ class CampaignSession:
     def _run(self, campaign: Campaign, prepared: PreparedArms, weights: HeldWeights) -> Outcome:
         if self.floor is not None:
             keep_floor(self.floor, campaign.directory)
+        if self.bench is not None:
+            keep_bench(self.bench, campaign.directory)
         adopt(campaign, prepared)
         weights.adopt(campaign)
         for sentence in prepared.remarks:

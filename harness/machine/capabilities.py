@@ -18,6 +18,7 @@ COMMAND_LIBRARIES: dict[str, tuple[str, ...]] = {
     "compare-perf": (*_STATISTICS_LIBRARIES, "rich"),
     "compare-media": (*_MEDIA_LIBRARIES, "rich"),
     "report": _REPORT_LIBRARIES,
+    "profile": _REPORT_LIBRARIES,
     "diverge": (*_MODEL_LIBRARIES, "huggingface_hub", "filelock", "platformdirs"),
     "import": _REPORT_LIBRARIES,
     "verify": _REPORT_LIBRARIES,
@@ -55,6 +56,8 @@ def _command(facts: MachineFacts, name: str, libraries: tuple[str, ...]) -> Capa
         return Capability(
             name, True, f"only with --baseline-command and --candidate-command: no {', '.join(absent_for_models)}"
         )
+    if name == "profile" and absent_for_models:
+        return Capability(name, True, f"only profiles that exist already: no {', '.join(absent_for_models)}")
     if name == "generate":
         gpu = gpu_reason(facts)
         return Capability(name, True, f"on the CPU: {gpu}" if gpu else "on the GPU and the CPU")

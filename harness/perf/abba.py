@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fuseproof.harness.perf import batches, busy_machine, checked_calls, graphs, saving
+from fuseproof.harness.perf import batches, busy_machine, checked_calls, graphs, profiled_runs, saving
 from fuseproof.harness.perf.blocks import METRICS, AbbaBlock, seconds_of
 from fuseproof.harness.perf.dump import PerfDump
 from fuseproof.harness.perf.memory import MemoryClaim, memory_claim, request_peaks_gib, same_arm_spread_gib
@@ -83,7 +83,7 @@ def compare_blocks(
     checks = _work_checks(blocks)
     obstacles = (
         *_unequal_work(checks),
-        *_checked_calls(blocks),
+        *_watched_calls(blocks),
         *_missing_graphs(blocks),
         *slot_order_obstacles(blocks),
     )
@@ -162,13 +162,15 @@ def _unequal_work(checks: Sequence[WorkCheck]) -> tuple[Reason, ...]:
     return (Reason("UNEQUAL_WORK", detail, "Measure both arms with the same request and the same warm-up."),)
 
 
-def _checked_calls(blocks: Sequence[AbbaBlock]) -> Iterator[Reason]:
+def _watched_calls(blocks: Sequence[AbbaBlock]) -> Iterator[Reason]:
     for block in blocks:
         for label, dump in zip(block.labels, block.dumps, strict=True):
             flag = checked_calls.checking_flag(dump)
             if flag is not None:
                 detail = f"{label}: {checked_calls.one_checked_text(flag)}"
                 yield Reason(checked_calls.CODE, detail, checked_calls.NEXT_STEP)
+            if profiled_runs.is_profiled(dump):
+                yield Reason(profiled_runs.CODE, f"{label}: {profiled_runs.ONE_TEXT}", profiled_runs.NEXT_STEP)
 
 
 def _missing_graphs(blocks: Sequence[AbbaBlock]) -> Iterator[Reason]:

@@ -20,6 +20,7 @@ from fuseproof.harness.perf.dump import PerfDump
 from fuseproof.harness.perf.enhanced_prompts import same_texts_text
 from fuseproof.harness.perf.memory import MemoryTable, memory_table
 from fuseproof.harness.perf.outputs import OutputsComparison, compare_outputs
+from fuseproof.harness.perf.profiled_runs import profiled_run
 from fuseproof.harness.perf.saving import saving_inside_text, saving_stages_ms
 from fuseproof.harness.perf.steps import StepStatistics, steps_side_by_side
 from fuseproof.harness.perf.work import WorkCheck, check_equal_work, doubtful_speedup
@@ -186,9 +187,10 @@ def compare_dumps(dumps: Sequence[PerfDump]) -> PerfComparison:
 
 
 def _work_check(baseline: PerfDump, other: PerfDump, label: str) -> WorkCheck:
-    """Equal work, and times that are times: a run that computed every call twice has none to compare."""
+    """Equal work, and times that are times: a run that computed every call twice, or was profiled, has none."""
     check = check_equal_work(baseline, other, label)
-    found = [difference for dump in (baseline, other) if (difference := checked_calls(dump)) is not None]
+    looked_at = (why(dump) for dump in (baseline, other) for why in (checked_calls, profiled_run))
+    found = [difference for difference in looked_at if difference is not None]
     return replace(check, differences=(*found, *check.differences)) if found else check
 
 

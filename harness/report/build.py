@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any, TypeVar
 
 from fuseproof.harness.analysis.campaign import CampaignAnalysis
+from fuseproof.harness.report.ablation import ablation_section
 from fuseproof.harness.report.claims import claims_section
 from fuseproof.harness.report.document import Document, Figure, Paragraph, Pictures, Section, Side
 from fuseproof.harness.report.figure_files import NO_FIGURES, Figures
@@ -24,6 +25,7 @@ Node = TypeVar("Node")
 SECTIONS = (
     summary_section,
     setup_section,
+    ablation_section,
     result_section,
     output_section,
     memory_section,

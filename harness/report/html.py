@@ -48,7 +48,7 @@ def render_html(analysis: CampaignAnalysis, figures: Figures | None = None) -> s
             document=document,
             picture=_embedder(analysis.directory, drawn),
             script=Markup(script),
-            script_source=_hash_source(script),
+            script_source=hash_source(script),
         )
     )
     return text + "\n"
@@ -61,7 +61,7 @@ def _has_swipe(parts: Iterable[Part]) -> bool:
     )
 
 
-def _hash_source(script: str) -> Markup:
+def hash_source(script: str) -> Markup:
     """A script's source in a content security policy: nothing but these bytes may run."""
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
     return Markup(f"'sha256-{digest}'")

@@ -23,7 +23,7 @@ class Layout:
     """``rows`` is the largest number of cells a main table lists, ``workloads`` that of the setup's list;
     ``text_characters`` cuts prompts and flags. ``shows_all_timers`` also lists cells without anything to see.
     ``folds_commands`` moves the commands of Reproduce into details, where they need not be cut.
-    ``has_figures`` draws runs, stages and single slots, for the eye.
+    ``has_figures`` draws runs, stages and single slots, for the eye. ``folds_ablation`` folds the table of an ablation.
     """
 
     rows: int
@@ -36,11 +36,13 @@ class Layout:
     log_lines: int = 8
     folds_commands: bool = True
     has_figures: bool = False
+    fewest_verdict_rows: int = FEWEST_VERDICT_ROWS
+    folds_ablation: bool = False
 
     @property
     def verdict_rows(self) -> int:
         """How many cells the tables of verdicts and outputs list: a reader must see every word of a usual campaign."""
-        return max(self.rows, FEWEST_VERDICT_ROWS)
+        return max(self.rows, self.fewest_verdict_rows)
 
     @property
     def claims(self) -> int:
@@ -59,6 +61,14 @@ MAIN_LAYOUTS = (
     Layout(6, 1, 40, log_lines=2),
     Layout(2, 1, 20, log_lines=2),
 )
+ABLATION_LAYOUTS = (
+    replace(FULL, fewest_verdict_rows=2),
+    Layout(4, 2, 100, fewest_verdict_rows=2),
+    Layout(2, 1, 40, log_lines=2, fewest_verdict_rows=1),
+    Layout(2, 1, 40, log_lines=2, fewest_verdict_rows=1, folds_ablation=True),
+    Layout(2, 1, 20, log_lines=2, fewest_verdict_rows=1, folds_ablation=True),
+)
+"""The section on the ablation has a row a fast path already, so the verdicts need not all be listed beside it."""
 EVERYTHING = replace(FULL, rows=100_000, workloads=100, has_figures=True)
 """For HTML, which nobody pastes."""
 

@@ -129,7 +129,7 @@ def limitations_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
     """What was lost, what was not checked, and what a reader must not conclude."""
     warnings: list[Text] = [(Strong(cell.name), f": {text}") for cell in analysis.cells for text in warning_texts(cell)]
     items: list[Text] = [*_lost(analysis), *_omitted(analysis), *_work(analysis)]
-    is_short = len(warnings) <= MOST_WARNINGS
+    is_short = len(warnings) <= MOST_WARNINGS and analysis.plan.ablation is None
     items += warnings if is_short else _warning_counts(analysis)
     if any(len(cell.runs.blocks) > 1 and cell.metrics for cell in analysis.cells):
         items.append(ASSUMPTION)

@@ -10,7 +10,7 @@ from fuseproof.harness.report.build import build_document, build_raw_document
 from fuseproof.harness.report.document import Document
 from fuseproof.harness.report.figure_files import NO_FIGURES, Figures
 from fuseproof.harness.report.figure_names import with_named_figures
-from fuseproof.harness.report.layout import MAIN_LAYOUTS, Layout, fits_main, fits_whole
+from fuseproof.harness.report.layout import ABLATION_LAYOUTS, MAIN_LAYOUTS, Layout, fits_main, fits_whole
 from fuseproof.harness.report.templates import environment
 
 Revision = Callable[[Document], Document]
@@ -60,12 +60,13 @@ def moves_raw_runs(markdown: str) -> bool:
 
 def _main_layout(analysis: CampaignAnalysis, revise: Revision, figures: Figures) -> Layout:
     """The first layout whose main part is short enough, or the smallest there is; tried without the long details."""
+    layouts = MAIN_LAYOUTS if analysis.plan.ablation is None else ABLATION_LAYOUTS
     tried = (
         layout
-        for layout in MAIN_LAYOUTS
+        for layout in layouts
         if fits_main(render_document(revise(build_document(analysis, _bare(layout), figures))))
     )
-    return next(tried, MAIN_LAYOUTS[-1])
+    return next(tried, layouts[-1])
 
 
 def _bare(layout: Layout) -> Layout:

@@ -21,6 +21,7 @@ from fuseproof.harness.analysis.sentences import (
 )
 from fuseproof.harness.analysis.treatment import treatment_text
 from fuseproof.harness.number_format import count, number, shortened
+from fuseproof.harness.report.ablation import shown_letters
 from fuseproof.harness.report.arm_sources import program_rows, shown_overrides, source_rows
 from fuseproof.harness.report.document import Bullets, Code, Paragraph, Part, Section, Strong, Table, Text
 from fuseproof.harness.report.imported import (
@@ -149,7 +150,8 @@ def _cell_line(cell: CellAnalysis) -> Text:
 def setup_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
     """Arms side by side, the workloads, the machine, the protocol."""
     plan = analysis.plan
-    arms = plan.arms.all
+    letters = shown_letters(plan)
+    arms = [plan.arm(letter) for letter in letters]
     limit = layout.text_characters
     rows: list[tuple[Text, ...]] = [
         ("Name", *(shortened(arm.name, limit) for arm in arms)),
@@ -157,9 +159,9 @@ def setup_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
     ]
     if any(arm.env for arm in arms):
         rows.append(("Environment", *(Code(shortened(assignments(arm.env), limit)) for arm in arms)))
-    rows += source_rows(analysis.campaign.lineage, limit, plan.letters)
-    rows.append(("Commit", *(_commits(analysis, letter) for letter in plan.letters)))
-    rows += program_rows(analysis.all_runs, 2 * limit, plan.letters)
+    rows += source_rows(analysis.campaign.lineage, limit, letters)
+    rows.append(("Commit", *(_commits(analysis, letter) for letter in letters)))
+    rows += program_rows(analysis.all_runs, 2 * limit, letters)
     if any(arm.time_pattern for arm in arms):
         rows.append(("Printed time", *(Code(shortened(arm.time_pattern or "none", limit)) for arm in arms)))
     origin = analysis.campaign.origin
@@ -180,7 +182,7 @@ def setup_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
     items += [f"{dummy_weights[0].upper()}{dummy_weights[1:]}."] if dummy_weights else []
     environment = analysis.campaign.environment
     items += [_machine(environment) if origin is None else imported_machine(environment), _protocol(analysis)]
-    head = ("", "Baseline (A)", *(f"Candidate ({letter})" for letter in plan.letters[1:]))
+    head = ("", "Baseline (A)", *(f"Candidate ({letter})" for letter in letters[1:]))
     return Section("Setup", (Table(head, tuple(rows)), Bullets(tuple(items))))
 
 

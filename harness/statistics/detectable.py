@@ -24,6 +24,7 @@ from fuseproof.harness.statistics.contrasts import (
     t_quantile,
 )
 from fuseproof.harness.statistics.decision import drift_guard
+from fuseproof.schedules.order import MOST_ARMS
 
 QUANTILE_COUNT = 200
 MOST_PLANNED_BLOCKS = 12
@@ -156,8 +157,13 @@ def plan_for(
             next_step=f"Lower the minimum effect: --min-effect {100 * effect / 2:g}%; then "
             f"{_then(plan_for(effect, scatter, min_effect=effect / 2, alpha=alpha, arms=arms))}.",
         )
-    for blocks in range(arms, MOST_PLANNED_BLOCKS + 1, arms):
-        found = float(smallest_detectable_effect(scatter, blocks, min_effect=min_effect, alpha=alpha, arms=arms))
+    numbers, is_balanced = planned_numbers(arms)
+    for blocks in numbers:
+        found = float(
+            smallest_detectable_effect(
+                scatter, blocks, min_effect=min_effect, alpha=alpha, arms=arms, is_balanced=is_balanced
+            )
+        )
         if found <= effect:
             return BlockPlan(
                 blocks=blocks,
@@ -172,6 +178,16 @@ def plan_for(
         next_step="Use a larger workload (more steps or pixels) or a quieter timer (worker or denoise), not more "
         "blocks.",
     )
+
+
+def planned_numbers(arms: int) -> tuple[range, bool]:
+    """The numbers of blocks that are advised, and whether every arm then has every place equally often.
+
+    An ablation has more arms than anybody runs blocks.
+    """
+    if arms > MOST_ARMS:
+        return range(2, MOST_PLANNED_BLOCKS + 1, 2), False
+    return range(arms, MOST_PLANNED_BLOCKS + 1, arms), True
 
 
 def _then(plan: BlockPlan) -> str:
@@ -193,8 +209,11 @@ def fewest_blocks(
     if effect <= min_effect:
         return None
     log_effect = -math.log1p(-effect)
-    for blocks in range(arms, MOST_PLANNED_BLOCKS + 1, arms):
-        power = interval_power(log_effect, scatter, blocks, min_effect=min_effect, alpha=alpha, arms=arms)
+    numbers, is_balanced = planned_numbers(arms)
+    for blocks in numbers:
+        power = interval_power(
+            log_effect, scatter, blocks, min_effect=min_effect, alpha=alpha, arms=arms, is_balanced=is_balanced
+        )
         if power >= target_power(blocks, arms):
             return blocks
     return None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fuseproof.harness.statistics.comparison import Block, Comparison
 from fuseproof.harness.statistics.contrasts import TWO_ARMS, monotone_drift_bound
 from fuseproof.harness.statistics.decision import drift_guard
-from fuseproof.harness.statistics.detectable import estimated_scatter_factor, plan_for
+from fuseproof.harness.statistics.detectable import estimated_scatter_factor, plan_for, planned_numbers
 from fuseproof.harness.statistics.outliers import OddRun, block_name
 
 CONTENTION = "CONTENTION"
@@ -267,5 +267,5 @@ def _spread_advice(comparison: Comparison) -> str:
     )
     if plan.blocks is None:
         return quieter
-    blocks = _more_blocks(count, plan.blocks, comparison.arm_count)
+    blocks = max(plan.blocks, _more_blocks(count, plan.blocks, planned_numbers(comparison.arm_count)[0].step))
     return f"At this scatter an effect of {percent(effect)} needs about {blocks} blocks: --blocks {blocks}."

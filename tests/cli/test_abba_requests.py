@@ -50,6 +50,7 @@ def test_what_generate_would_refuse_is_refused_before_slot_1(
 
 
 def test_a_dry_run_checks_its_requests_without_torch(tmp_path: Path) -> None:
-    program = without_torch("main(['abba', 'ernie-image', '--dry-run'])")
+    ablation = "main(['abba', '--ablate', 'fastpaths', '--dry-run'])"
+    program = without_torch(f"main(['abba', 'ernie-image', '--dry-run']) or {ablation}")
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (0, "") == (done.returncode, done.stderr)

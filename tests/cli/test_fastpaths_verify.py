@@ -18,7 +18,8 @@ from fuseproof.cli import (
     fastpaths_rows,
     fastpaths_verify,
 )
-from fuseproof.cli.fastpaths_bench import Shape, _printed, head_lines, line_of
+from fuseproof.cli.fastpaths_bench import Shape, _printed
+from fuseproof.cli.fastpaths_bench_rows import head_lines, line_of
 from fuseproof.cli.fastpaths_rows import VerifyRows
 from fuseproof.cli.main import main
 from fuseproof.errors import FuseproofError
@@ -190,7 +191,7 @@ def test_rows_are_printed_when_their_last_case_is_done(capsys: pytest.CaptureFix
 
 
 def test_a_row_of_bench_is_printed_before_the_next_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    head = {"card": {"name": "NVIDIA H200"}, "versions": {}, "seed": 0, "replays": 9}
+    head = {"card": {"name": "NVIDIA H200"}, "versions": {}, "seed": 0, "replays": 5, "rounds": 5}
 
     def measuring() -> Any:
         yield "first", Measured(outcome(State.DIFFERS), 0, None)
@@ -295,12 +296,18 @@ def test_one_that_does_not_hold_any_more_is_replaced(own_cache: Path) -> None:
     assert {"gelu_tanh"} == set(read_certificate(path).keys)
 
 
-@pytest.mark.parametrize(("expected", "text"), [((1, 4608, 3072), "1x4608x3072"), ((2, 2, 1), "2x2x1")])
-def test_a_shape_is_samples_rows_width(expected: tuple[int, int, int], text: str) -> None:
+@pytest.mark.parametrize(
+    ("expected", "text"),
+    [((1, 4608, 3072), "1x4608x3072"), ((2, 2, 1), "2x2x1"), ((1, 256, 4, 240, 416), "1x256x4x240x416")],
+)
+def test_a_shape_is_samples_rows_width_or_frames(expected: tuple[int, ...], text: str) -> None:
     assert expected == Shape().convert(text, None, None)
 
 
-@pytest.mark.parametrize("text", ["", "4608", "1x4608", "0x8x8", "1x1x8", "1x-2x8", "1x2x3x4", "9999x9999999x999999"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "4608", "1x4608", "0x8x8", "1x1x8", "1x-2x8", "1x2x3x4", "2x4x1x2x2", "1x4x0x2x2", "9999x9999999x999999"],
+)
 def test_other_shapes_are_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="is no shape BxSxD"):
         Shape().convert(text, None, None)
@@ -312,9 +319,9 @@ def test_no_speed_up_stands_beside_other_bits() -> None:
         ("1024x1024", Measured(outcome(), 3, 1000, Timing(90.0, 88.0, 95.0, 15), timing, Timing(20.0, 19.0, 21.0, 15))),
         ("1264x848", Measured(outcome(State.DIFFERS), 0, 1000)),
     ]
-    document = {"card": {"name": "NVIDIA H200"}, "versions": {"torch": "2.11.0"}, "seed": 0, "replays": 15}
+    document = {"card": {"name": "NVIDIA H200"}, "versions": {"torch": "2.11.0"}, "seed": 0, "replays": 5, "rounds": 3}
     (head, _), (green, red) = head_lines(document), [line_of(*row) for row in measured]
-    assert "NVIDIA H200; torch 2.11.0; seed 0; 15 replays" == head
+    assert "NVIDIA H200; torch 2.11.0; seed 0; 3 rounds of 5 replays" == head
     assert "90.0 (88.0-95.0)" in green
     assert "3.00x" in green
     assert "1.50x" in green

@@ -336,7 +336,7 @@ def test_a_full_disk_is_found_before_the_model_is_loaded(desk: Desk, monkeypatch
         (["--num-gpus=2"], 2, "--num-gpus is 2"),
         (["--enable-torch-compile", "--warmup-resolutions=32x32"], 2, "own 256x256"),
         (["--enable-prompt-rewrite"], 2, "text_processor"),
-        (["--profile"], 2, "not in this release"),
+        (["--profile-all-stages"], 2, "no effect without --profile"),
         (["--enable-teacache"], 2, "No such option"),
         (["--config=quiet.yaml"], 2, "'colour' is not a flag"),
         (["stray"], 2, "stray"),

@@ -19,7 +19,7 @@ MIB = 1024 * 1024
 
 
 class FakeStopwatch:
-    """Calls everything once for each set, and says what each of three forms takes."""
+    """Calls everything once for each set, and says what each of three forms takes, round after round."""
 
     def __init__(self, *milliseconds: float) -> None:
         self.milliseconds_of = iter(milliseconds)
@@ -44,12 +44,21 @@ def outcome_of(call):
 def test_medians_extremes_and_ratios():
     call = residual_call(own(exact), "mine")
     stopwatch = FakeStopwatch(0.090, 0.030, 0.020)
-    measured = measure(call, outcome_of(call), CPU, values, stopwatch)
-    assert (90.0, 45.0, 180.0, 3) == dataclasses.astuple(measured.eager)
+    measured = measure(call, outcome_of(call), CPU, values, stopwatch, rounds=1)
+    assert (90.0, 45.0, 180.0, 3, (90.0,)) == dataclasses.astuple(measured.eager)
     assert (30.0, 20.0) == (measured.fused.median_us, measured.floor.median_us)
     assert 3.0 == pytest.approx(measured.speedup)
     assert 1.5 == pytest.approx(measured.times_floor)
     assert 1 == len(set(stopwatch.rotations))
+
+
+def test_rounds_take_the_forms_by_turns_and_keep_their_medians():
+    call = residual_call(own(exact), "mine")
+    stopwatch = FakeStopwatch(0.090, 0.030, 0.020, 0.092, 0.031, 0.021, 0.091, 0.032, 0.022)
+    measured = measure(call, outcome_of(call), CPU, values, stopwatch, rounds=3)
+    assert pytest.approx((90.0, 92.0, 91.0)) == measured.eager.rounds_us
+    assert pytest.approx((30.0, 31.0, 32.0)) == measured.fused.rounds_us
+    assert (31.0, 9) == (pytest.approx(measured.fused.median_us), measured.fused.samples)
 
 
 @pytest.mark.parametrize("fused", [lambda *_, **__: 1 / 0, lambda residual, *_, **__: residual * 2])

@@ -287,7 +287,7 @@ class CampaignBuilder:
 
     def _command(self, arm: str, cell: str, folder: Path) -> list[str]:
         files = [f"{folder.resolve()}/perf.json", f"{folder.resolve()}/outputs"]
-        role = list(self.plan["arms"])["ABCDEFGH".index(arm)]
+        role = list(self.plan["arms"])[ord(arm) - ord("A")]
         template = self.plan["arms"][role]["command"]
         if template is not None:
             return shlex.split(template.format(perf_dump=files[0], output_dir=files[1]))

@@ -196,6 +196,7 @@ def test_conditions_are_told_beside_the_yes() -> None:
     }
     assert "--baseline-command" in commands["abba"]
     assert "list and show only" in commands["models"]
+    assert "only profiles that exist already" in commands["profile"]
     assert "not installed: torch" == commands["generate"]
 
 

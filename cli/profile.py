@@ -1,0 +1,130 @@
+"""``fuseproof profile``: where a request's device time goes, by class, site, module and line; before against after."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fuseproof.cli.generate import ARGUMENTS, RememberingCommand
+from fuseproof.cli.hash_seed import restart_with_fixed_hash_seed
+from fuseproof.cli.option_fields import click_options
+from fuseproof.cli.profile_options import ProfileOptions, request_words
+from fuseproof.harness.escape import visible
+
+if TYPE_CHECKING:
+    from fuseproof.harness.profiles.profile import Profile
+
+STDOUT = "-"
+
+
+@click.command(
+    cls=RememberingCommand,
+    context_settings={"ignore_unknown_options": True},
+    options_metavar="[OPTIONS] [FLAGS OF GENERATE]",
+)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[PROFILE]")
+@click_options(ProfileOptions)
+@click.pass_context
+def profile(ctx: click.Context, /, **arguments: Any) -> int:
+    """Say where a request's device time goes: by class of kernel, by site, module and line, and what fusing would save.
+
+    Runs one request, after a warm-up, with torch's profiler on complete denoise steps, and writes profile.json,
+    profile.md, profile.html (with a flame view) and trace.json.gz. Every flag of `generate` that says what to run is
+    taken; without any it is a small request on the embedded model. PROFILE, a profile.json or its folder, is shown
+    again instead. Times under a profiler are for comparing parts with each other, never with timed runs
+    (docs/profile.md).
+
+    \b
+    fuseproof profile --model-path longcat-image --load-format dummy -o eager --fastpaths=off
+    fuseproof profile --before "--fastpaths=off" --after "--fastpaths=auto" --flags "--prompt 'a red panda'"
+    fuseproof profile --before eager --after fused --timings CAMPAIGN
+    fuseproof profile eager
+
+    Exit codes: 0 done, 1 unreadable profile, unequal requests or a failed run, 2 usage, 130 interrupted.
+    """
+    options = ProfileOptions(**arguments)
+    if options.compares:
+        return _compare(options)
+    if options.rendered is not None:
+        return _render(options, options.rendered)
+    restart_with_fixed_hash_seed("profile", ctx.meta[ARGUMENTS])
+    return _capture(options)
+
+
+def _capture(options: ProfileOptions) -> int:
+    from fuseproof.cli.profile_capture import parsed_request, profile_into
+    from fuseproof.cli.profile_folders import free_folder
+
+    request = parsed_request(request_words(options.words))
+    folder = free_folder(options.output_path)
+    found = profile_into(folder, request, options.profiled_steps, all_stages=options.profile_all_stages)
+    _show(options, found)
+    _say(f"profile.json, profile.md, profile.html and trace.json.gz are in {folder}")
+    return 0
+
+
+def _render(options: ProfileOptions, path: Path) -> int:
+    from fuseproof.cli.profile_folders import refuse_other_profile
+    from fuseproof.harness.profiles.reading import read_profile
+    from fuseproof.harness.profiles.writing import write_rendered
+
+    found = read_profile(path)
+    if options.output_path is not None:
+        folder = Path(options.output_path)
+        refuse_other_profile(folder, Path(found.source))
+        write_rendered(folder, found)
+        _say(f"profile.md and profile.html are in {folder}")
+    _show(options, found)
+    return 0
+
+
+def _compare(options: ProfileOptions) -> int:
+    from fuseproof.cli.profile_sides import both_profiles
+    from fuseproof.harness.profiles.comparison import as_json, compare_profiles
+    from fuseproof.harness.profiles.comparison_build import TERMINAL, build_comparison
+    from fuseproof.harness.profiles.comparison_files import write_comparison
+    from fuseproof.harness.profiles.text import render_text
+    from fuseproof.harness.profiles.timings import read_timings, refuse_unreadable
+
+    if options.timing_files:
+        refuse_unreadable(options.timing_files)
+    before, after, folder = both_profiles(options, _say)
+    comparison = compare_profiles(before, after)
+    timings = read_timings(options.timing_files, comparison) if options.timing_files else None
+    values = as_json(comparison) | {"timings": None if timings is None else timings.to_json()}
+    if folder is not None:
+        write_comparison(folder, comparison, timings, values)
+        _say(f"before-after.md, before-after.html and before-after.json are in {folder}")
+    if not _wrote_json(options, values):
+        click.echo(render_text(build_comparison(comparison, timings, TERMINAL)), nl=False)
+    return 0
+
+
+def _show(options: ProfileOptions, found: Profile) -> None:
+    from fuseproof.harness.profiles.build import TERMINAL, build_document
+    from fuseproof.harness.profiles.text import render_text
+
+    if not _wrote_json(options, found.raw):
+        click.echo(render_text(build_document(found, TERMINAL)), nl=False)
+
+
+def _wrote_json(options: ProfileOptions, values: Mapping[str, Any]) -> bool:
+    """Write ``--json``; whether it took the text's place on stdout."""
+    if options.json is None:
+        return False
+    text = json.dumps(values, indent=1, allow_nan=False)
+    if options.json == STDOUT:
+        click.echo(text)
+        return True
+    from fuseproof.harness.atomic_files import write_text_atomically
+
+    write_text_atomically(options.json, text + "\n")
+    return False
+
+
+def _say(text: str) -> None:
+    click.echo(f"fuseproof: {visible(text)}", err=True)

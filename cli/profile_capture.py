@@ -1,0 +1,130 @@
+"""One request under the profiler: its flags, its session, its files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fuseproof.cli.hash_seed import hash_seed_record
+from fuseproof.cli.option_fields import flag_name
+from fuseproof.cli.profile_flags import recorded_flags
+from fuseproof.cli.profile_folders import FLAG, folder_beside, free_folder
+from fuseproof.errors import FuseproofError, UsageError
+
+if TYPE_CHECKING:
+    from fuseproof.cli.generate_options import GenerateOptions
+    from fuseproof.cli.generation import Job
+    from fuseproof.harness.profiles.profile import Profile
+    from fuseproof.pipelines.request_run import GenerationResult
+    from fuseproof.pipelines.session import Session
+
+WRITES_NOTHING = ("perf_dump_path", "output_file_name", "output_file_path", "keep_raw")
+"""Flags of ``generate`` about files that a profile does not leave."""
+DEFAULT_STEPS = 5
+"""Of ``generate --profile``, as sglang's."""
+TORCH_LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
+
+
+def parsed_request(words: Sequence[str]) -> GenerateOptions:
+    """What the flags of ``generate`` amount to; :class:`UsageError` for those that a profile has no use for."""
+    from fuseproof.cli.abba_arms import parsed_flags
+
+    options = parsed_flags((*words, "--profile"))
+    if isinstance(options, FuseproofError):
+        raise options
+    for name in WRITES_NOTHING:
+        if getattr(options, name):
+            raise UsageError(
+                f"{flag_name(name)} has no effect: `fuseproof profile` saves no picture and no perf dump.",
+                next_step="Drop it, or use `fuseproof generate --profile`, which saves them too.",
+            )
+    return options
+
+
+def profile_into(folder: Path, options: GenerateOptions, steps: int, *, all_stages: bool) -> Profile:
+    """Load, warm up, run the request under the profiler and write its files; raises :class:`FuseproofError`."""
+    from fuseproof.cli.fastpath_choices import choose_certificate
+    from fuseproof.cli.generation import open_session, prepare
+    from fuseproof.cli.output_names import made_folder
+    from fuseproof.cli.progress import stage_progress
+    from fuseproof.harness.machine.environment import describe
+
+    job = prepare(options)
+    for warning in job.warnings if options.log_level != "error" else ():
+        click.echo(f"fuseproof: warning: {warning}", err=True)
+    machine = describe()
+    certificate = choose_certificate(options, job.user_sites)
+    quieten()
+    with stage_progress(options.log_level in ("debug", "info")) as observer, made_folder(folder, FLAG):
+        session = open_session(job, observer, certificate)
+        try:
+            for request in job.warmups:
+                session.warm_up(request, options.warmup_plan.steps)
+            return capture(job, session, folder, steps, all_stages=all_stages, machine=machine)[0]
+        finally:
+            session.close()
+
+
+def run_profiled(job: Job, session: Session, destination: Path | None) -> GenerationResult:
+    """The job's one request under the profiler, for ``generate --profile``: files go beside its output."""
+    from fuseproof.harness.machine.environment import describe
+
+    options = job.options
+    folder = free_folder(str(folder_beside(options, destination)))
+    steps = options.num_profiled_timesteps or DEFAULT_STEPS
+    found, result = capture(job, session, folder, steps, all_stages=options.profile_all_stages, machine=describe())
+    click.echo(f"fuseproof: the profile is in {Path(found.source).parent}", err=True)
+    return result
+
+
+def capture(
+    job: Job, session: Session, folder: Path, steps: int, *, all_stages: bool, machine: Mapping[str, Any]
+) -> tuple[Profile, GenerationResult]:
+    """Profile the job's request and write its files into ``folder``; a session that is cold is warmed up first."""
+    from fuseproof.harness.profiles.writing import TRACE_FILE, write_profile
+    from fuseproof.pipelines.profiling import profile_and_run
+
+    values, result = profile_and_run(
+        session,
+        job.requests[0],
+        steps=steps,
+        all_stages=all_stages,
+        trace_file=folder / TRACE_FILE,
+        about=_about(job),
+    )
+    return write_profile(folder, _completed(values, job, session, machine)), result
+
+
+def _about(job: Job) -> dict[str, Any]:
+    """What only the command knows of its request."""
+    from fuseproof.harness.machine.environment import redact
+
+    options = job.options
+    is_embedded = options.model_path.startswith("embedded:")
+    return {
+        "model": redact(options.model_path),
+        "family": job.family.name,
+        "weights": "dummy" if options.load_format == "dummy" else "embedded" if is_embedded else "given",
+        "flags": recorded_flags(options),
+    }
+
+
+def _completed(values: Mapping[str, Any], job: Job, session: Session, machine: Mapping[str, Any]) -> dict[str, Any]:
+    """The profile with the machine under it, as perf dumps record it; no home folder in its texts."""
+    from fuseproof.harness.machine.environment import redact, redact_mapping
+    from fuseproof.pipelines import session_warnings
+
+    request = {**values["request"], "fastpaths": job.options.effective_fastpaths, "dtype": session.dtype}
+    environment = redact_mapping({**machine, **values["environment"], **hash_seed_record()})
+    told = dict.fromkeys((*values["warnings"], *job.warnings))
+    warnings = [redact(text) for text in told if text != session_warnings.PROFILED]  # every profile says so
+    return {**values, "request": request, "environment": environment, "warnings": warnings}
+
+
+def quieten() -> None:
+    """Keep torch from remarking on memory that is older than its profiler; before torch is loaded."""
+    os.environ.setdefault(TORCH_LOG_LEVEL, "ERROR")

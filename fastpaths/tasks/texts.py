@@ -1,0 +1,162 @@
+"""What a kernel task says to its reader: the task itself, the one command, the skeleton, and the two programs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from fuseproof.fastpaths.tasks.folder import TaskCall, argument_rows
+
+LABELS = ("Formula", "Shapes", "Rounds", "Replaces", "Exact", "Bytes", "Source")
+"""The paragraphs of a kernel's contract that a writer of another one needs."""
+COMMAND = "python -m pytest -q test_candidate.py && python bench.py"
+
+TEST = '''\
+"""Every call with every kind of values: the candidate's bits must be the reference's."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from candidate import candidate
+from checking import fault
+from inputs import read_calls
+from reference import reference
+
+FOLDER = Path(__file__).parent
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+CASES = [(call, kind) for call in read_calls(FOLDER) for kind in call.values]
+
+
+@pytest.mark.parametrize(("call", "kind"), CASES, ids=[f"{call.name}; {kind}" for call, kind in CASES])
+def test_the_bits_are_the_references(call, kind):
+    assert fault(candidate, reference, call, kind, DEVICE, FOLDER) is None
+'''
+
+BENCH = '''\
+"""Times of the candidate beside the reference's and a copy's, as a Markdown table; exit code 1 where bits differ."""
+
+import sys
+from pathlib import Path
+
+import torch
+
+from candidate import candidate
+from inputs import read_calls
+from reference import reference
+from timing import HEAD, rows
+
+FOLDER = Path(__file__).parent
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def main() -> int:
+    real = [call for call in read_calls(FOLDER) if call.is_real]
+    print(f"{torch.cuda.get_device_name() if DEVICE.type == 'cuda' else 'CPU'}, torch {torch.__version__}")
+    print("medians [fastest, slowest round]; copy: the time to copy as many bytes as a call must move")
+    print(*HEAD, sep="\\n")
+    is_wrong = False
+    for row in rows(candidate, reference, real, DEVICE, FOLDER):
+        print(row, flush=True)
+        is_wrong = is_wrong or row.wrong is not None
+    return 1 if is_wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
+'''
+
+
+def candidate_text(parameters: Sequence[str], buffers: Sequence[str]) -> str:
+    """The skeleton: it calls the reference, so every test passes and the ratio is 1."""
+    given = ", ".join(re.sub(r"(?<![.\w])Tensor", "torch.Tensor", parameter) for parameter in parameters)
+    taken = "".join(f", {_name(buffer)}=None" for buffer in buffers)
+    about = " What comes by keyword may be written into or left alone: what is returned counts." if buffers else ""
+    return f'''\
+"""The kernel in the making. As it stands, it is the reference."""
+
+from __future__ import annotations
+
+import torch  # noqa: F401
+
+from reference import reference
+
+
+def candidate({given}{taken}):
+    """Replace this call.{about}"""
+    return reference({", ".join(map(_name, parameters))})
+'''
+
+
+def _name(parameter: str) -> str:
+    return parameter.partition(":")[0].partition(" = ")[0]
+
+
+def readme_text(site: str, kernel: str) -> str:
+    """What to run, and how the result comes home."""
+    return f"""\
+# A kernel to write: {kernel}
+
+[task.md](task.md) says what and why. Write it in `candidate.py`, then:
+
+    {COMMAND}
+
+Needs torch and pytest (Triton if you use it), no network, no fuseproof. With a card the card is used, else the CPU; a
+CPU may round sums in another order than a card does, so the last word is a card's.
+
+| file | holds |
+|---|---|
+| `candidate.py` | your kernel; begins as a call of the reference |
+| `reference.py` | the definition of correct, in plain torch |
+| `calls.json` | every call: shapes, strides, offsets, shared memory, dtypes, numbers |
+| `test_candidate.py` | bits on every call with every kind of values, twice; inputs unchanged |
+| `bench.py` | candidate over reference with spread, and over a copy of as many bytes; no time for other bits |
+| `inputs.py`, `values.py`, `comparing.py`, `checking.py`, `timing.py` | what these two use |
+
+To try it in the model, behind fuseproof's gate, write `mine.py` beside them:
+
+    import sys; sys.path.insert(0, "/path/to/this/folder")
+    from candidate import candidate
+    from fuseproof.fastpaths import UserSite
+    SITES = [UserSite("mine", fused=candidate, replaces="{kernel}")]
+
+then `fuseproof fastpaths verify --site mine --fastpaths-from mine.py` and
+`fuseproof fastpaths bench --site mine --fastpaths-from mine.py` (the site here is `{site}`).
+"""
+
+
+def task_text(
+    site: str,
+    kernel: str,
+    contract: Mapping[str, str],
+    parameters: Sequence[str],
+    calls: Sequence[TaskCall],
+    models: Sequence[str],
+    measured: Sequence[str],
+) -> str:
+    """The task: formula, what exact means, the true calls, the values, and what was measured (lines of Markdown)."""
+    lines = [f"# Task: {kernel}", "", f"Site `{site}` of {', '.join(models)}. Beat the reference; change no bit.", ""]
+    for label in LABELS:
+        if label in contract:
+            lines += [f"**{label}.** {contract[label]}", ""]
+    lines += [
+        "## What exact means",
+        "",
+        "For every call and every kind of values below, the integer bit patterns of all results equal those of "
+        "`reference.py` on the same device: signs of zeros and payloads of NaNs included. Dtype and shape too, and the "
+        "strides unless an output was passed. No input may be written to, but for memory that an output shares. The "
+        "same call gives the same bits again. There is no tolerance.",
+        "",
+    ]
+    if measured:
+        lines += ["## Measured", "", *measured, ""]
+    lines += [f"## Calls ({len(calls)})", ""]
+    for call in calls:
+        size = "a real request" if call.is_real else "a check"
+        lines += [f"### {call.name} ({size})", "", "| argument | what it is |", "|---|---|"]
+        lines += [f"| {name} | {text} |" for name, text in argument_rows(kernel, parameters, call.layout)]
+        lines += ["", f"Values: {', '.join(call.values)}.", ""]
+    kinds = dict.fromkeys(kind for call in calls for kind in call.values)
+    lines += ["## Values", "", *(f"- {kind}" for kind in kinds), "", "`values.py` makes them, from a seed."]
+    return "\n".join(lines) + "\n"

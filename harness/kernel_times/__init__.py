@@ -1,0 +1,1 @@
+"""Stored times of single kernels: read, and held against those of a later run on the same card."""

@@ -1,0 +1,213 @@
+"""Running a request under torch's profiler and telling where its time went."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fuseproof.errors import FuseproofError
+from fuseproof.pipelines import session_warnings
+from fuseproof.pipelines.divergence.following import StopHere
+from fuseproof.pipelines.divergence.subject import Subject
+from fuseproof.pipelines.families import FAMILIES
+from fuseproof.pipelines.profiling import events, names, profile
+from fuseproof.pipelines.profiling.bandwidth import copy_bandwidth_gb_s
+from fuseproof.pipelines.profiling.events import Recording
+from fuseproof.pipelines.profiling.following import ProfilingFollower, Window
+from fuseproof.pipelines.profiling.known_chains import fast_paths
+from fuseproof.pipelines.profiling.trace_files import LARGEST_BYTES, TraceKeeper
+from fuseproof.pipelines.profiling.watching import SiteWatch, mark, uncounted
+from fuseproof.pipelines.progress import SILENT
+from fuseproof.pipelines.request_run import GenerationResult
+from fuseproof.pipelines.requests import GenerationRequest
+from fuseproof.pipelines.session import Session
+from fuseproof.pipelines.stages import DENOISING
+
+COMPILED = "under torch.compile the calls of fast paths are not marked: their kernels are joined to modules only"
+ONE_STEP = "the request has {whole} step(s): {profiled} were profiled, {asked} were asked for"
+KINDS = "quality {quality} skips guidance in some steps of this request: the profiled steps do not stand for all"
+
+
+def profile_request(
+    session: Session,
+    request: GenerationRequest,
+    *,
+    steps: int = 3,
+    all_stages: bool = False,
+    trace_file: Path,
+    about: Mapping[str, Any] | None = None,
+    largest_trace_bytes: int = LARGEST_BYTES,
+) -> dict[str, Any]:
+    """Run ``request`` with ``steps`` complete denoising steps under a profiler; the profile, JSON-ready.
+
+    ``all_stages`` profiles every other stage too, each as a whole. The Chrome trace goes to ``trace_file``
+    (``.json.gz``, below ``largest_trace_bytes``), those of other stages beside it. ``about`` says what a session does
+    not know of its request: ``model``, ``family``, ``weights``, ``flags``. A session that has not been warmed up is
+    warmed up first. Raises :class:`FuseproofError` where no step could be profiled.
+
+    What it costs: nothing of it touches a request that is not profiled. Under the profiler the host is slowed down by
+    every Python call and operation that is noted; the time of kernels on a device is not.
+    """
+    return profile_and_run(
+        session,
+        request,
+        steps=steps,
+        all_stages=all_stages,
+        trace_file=trace_file,
+        about=about,
+        largest_trace_bytes=largest_trace_bytes,
+    )[0]
+
+
+def profile_and_run(
+    session: Session,
+    request: GenerationRequest,
+    *,
+    steps: int = 3,
+    all_stages: bool = False,
+    trace_file: Path,
+    about: Mapping[str, Any] | None = None,
+    largest_trace_bytes: int = LARGEST_BYTES,
+) -> tuple[dict[str, Any], GenerationResult]:
+    """As :func:`profile_request`, with what the request made. Its times are a profiler's; the session says so."""
+    if session.warmup_steps is None:
+        session.warm_up(request, steps=steps + 1)
+    run = _ProfiledRun(session, request, window_of(request.num_inference_steps, steps, all_stages=all_stages))
+    traces = TraceKeeper(trace_file, largest_trace_bytes)
+    result, follower = run.whole(traces)
+    if not any(profile.windows(recording) for recording in follower.recordings):
+        raise FuseproofError(
+            "no complete denoising step could be profiled: the pipeline told of none.",
+            next_step="Use --backend native, or a pipeline whose steps are timed.",
+        )
+    report = session.fastpaths_report()
+    graphs = session.graphs_report()
+    eager = run.without_replay() if graphs.get("replayed") else None
+    device, pipe = torch.device(session.device), session.pipe
+    bandwidth = copy_bandwidth_gb_s(device)
+    components = names.site_components(pipe)
+    found = profile.tables(
+        profile.Seen(tuple(follower.recordings), eager),
+        names.names_of(run.subject, session.mounted),
+        report,
+        steps_of_request={DENOISING: follower.steps_of_request},
+        bandwidth_gb_s=bandwidth,
+        paths=fast_paths(report, names.site_kernels(pipe), components),
+    )
+    warnings = [*run.warnings(steps, follower.steps_of_request), *found.pop("warnings"), *session.warnings]
+    head = {
+        "schema": profile.SCHEMA,
+        "request": _request_entry(session, request, about or {}),
+        "environment": session.environment(),
+        "device": _device_entry(device, bandwidth),
+        "timed": False,
+        "note": profile.NOTE,
+    }
+    return head | found | {"trace": traces.to_json(), "warnings": warnings}, result
+
+
+def window_of(whole: int, steps: int, *, all_stages: bool) -> Window:
+    """Which of ``whole`` steps to profile; of a clip made in chunks ``whole`` are those of its first.
+
+    Not the first step, where others suffice: what is held for a whole request is made in it, so it stands for no other.
+    """
+    return Window(first=1 if whole > steps else 0, count=min(steps, whole), all_stages=all_stages)
+
+
+class _ProfiledRun:
+    """One request on one session, under a profiler."""
+
+    def __init__(self, session: Session, request: GenerationRequest, window: Window) -> None:
+        self.subject = Subject.of(session.pipe)
+        self._session = session
+        self._request = request
+        self._window = window
+        self._device = torch.device(session.device)
+        self._watch = SiteWatch(session.mounted.gates)
+
+    def whole(self, traces: TraceKeeper) -> tuple[GenerationResult, ProfilingFollower]:
+        """Run the request to its end; its result, and who followed it."""
+        session = self._session
+        session.is_profiled = True
+        if session_warnings.PROFILED not in session.warnings:
+            session.warnings.append(session_warnings.PROFILED)
+        follower = self._follower(self._window)
+        follower.keep_trace = traces.keep
+        with self._marked(), session.followed_by(follower.beside):
+            try:
+                return session.run(self._request), follower
+            finally:
+                follower.close()
+
+    def without_replay(self) -> Recording | None:
+        """The first profiled step once more, with the same branches and no graph; what it launches tells of replays."""
+        session, window = self._session, Window(self._window.first, 1, ends_there=True)
+        follower = self._follower(window)
+
+        def marked(function: Any, *args: Any, **kwargs: Any) -> Any:
+            with mark(events.GRAPHED_MARK):
+                return function(*args, **kwargs)
+
+        gates = session.mounted.gates
+        with uncounted(gates), self._marked(), session.followed_by(follower.beside), session.without_replays(marked):
+            try:
+                session.run_uncounted(self._request)
+            except StopHere:
+                pass
+            finally:
+                follower.close()
+        return follower.recordings[0] if follower.recordings else None
+
+    def warnings(self, asked: int, whole: int) -> list[str]:
+        """What a reader should know of which steps were profiled, and how."""
+        session, request, found = self._session, self._request, []
+        if self._window.count < asked:
+            found.append(ONE_STEP.format(whole=whole, profiled=self._window.count, asked=asked))
+        if session.guidance_skipped_steps(request):
+            found.append(KINDS.format(quality=request.quality))
+        if session.settings.enable_torch_compile:
+            found.append(COMPILED)
+        return found
+
+    def _follower(self, window: Window) -> ProfilingFollower:
+        return ProfilingFollower(window, self._device, self._watch, SILENT)
+
+    def _marked(self) -> Any:
+        return nullcontext() if self._session.settings.enable_torch_compile else self._watch.watching()
+
+
+def _request_entry(session: Session, request: GenerationRequest, about: Mapping[str, Any]) -> dict[str, Any]:
+    settings, kind = session.settings, type(session.pipe).__name__
+    family = next((one.name for one in FAMILIES.values() if one.pipeline_class == kind), kind)
+    return {
+        "model": about.get("model", family),
+        "family": about.get("family", family),
+        "backend": session.backend,
+        "weights": about.get("weights", "given"),
+        "width": request.width,
+        "height": request.height,
+        "frames": request.num_frames,
+        "steps": request.num_inference_steps,
+        "guidance": float(request.guidance_scale),
+        "seed": request.seed,
+        "quality": request.quality,
+        "fastpaths": session.mounted.requested,
+        "cuda_graph": settings.enable_breakable_cuda_graph,
+        "compile": settings.enable_torch_compile,
+        "batch": 1,
+        "flags": list(about.get("flags", ())),
+    }
+
+
+def _device_entry(device: torch.device, bandwidth: float | None) -> dict[str, Any]:
+    on_cuda = device.type == "cuda"
+    return {
+        "kind": "cuda" if on_cuda else "cpu",
+        "name": torch.cuda.get_device_name(device) if on_cuda else "cpu",
+        "copy_bandwidth_gb_s": bandwidth,
+        "kernel_word": "kernel" if on_cuda else "CPU operation",
+    }

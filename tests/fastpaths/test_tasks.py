@@ -1,0 +1,98 @@
+"""Kernel tasks: references taken out of their files keep their bits, and the copied judge sees what it must."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fuseproof.cli.fastpaths_guide import read_guide
+from fuseproof.fastpaths.check_values import filler
+from fuseproof.fastpaths.families import kernel_module
+from fuseproof.fastpaths.tasks.comparing import difference
+from fuseproof.fastpaths.tasks.folder import argument_rows
+from fuseproof.fastpaths.tasks.references import reference_source
+from fuseproof.fastpaths.tasks.texts import candidate_text
+from fuseproof.fastpaths.tracing import SiteCall
+from fuseproof.pipelines.fastpath_vae_workloads import small_vae_calls
+from fuseproof.pipelines.fastpath_wan_vae_workloads import small_wan_vae_calls
+from fuseproof.pipelines.fastpath_workloads import SMALL, meta_model, site_calls
+from tests.fastpaths.test_verification import residual_call
+
+CPU = torch.device("cpu")
+
+
+def taken_out(kernel: str):
+    """The ``reference`` of a file of its own, which finds no module but torch's."""
+    source = reference_source(kernel)
+    assert "triton" not in source
+    assert "import fuseproof" not in source
+    assert "from fuseproof." not in source
+    names: dict[str, object] = {}
+    exec(compile(source, f"{kernel}.py", "exec"), names)
+    return names["reference"]
+
+
+def test_every_kernels_reference_can_be_taken_out() -> None:
+    kernels = [name for name, contract in read_guide().contracts.items() if contract.has_bits_of_its_own]
+    assert 20 < len(kernels)
+    for kernel in kernels:
+        assert callable(taken_out(kernel))
+
+
+def small_calls() -> list[SiteCall]:
+    model = meta_model("embedded:longcat-image")
+    return [
+        *site_calls(model.transformer, SMALL[0], model.family),
+        *small_vae_calls(model.vae),
+        *small_wan_vae_calls(),
+        residual_call(),
+    ]
+
+
+def test_a_reference_that_was_taken_out_has_the_same_bits() -> None:
+    judged = set()
+    for call in small_calls():
+        kernel = call.layout.operation
+        arguments, _ = call.layout.make(CPU, filler("random", 3, CPU))
+        expected = kernel_module(kernel).reference(*arguments)
+        assert difference(taken_out(kernel)(*arguments), expected, same_strides=True) is None
+        judged.add(kernel)
+    assert {"layernorm_modulate", "qk_norm_rope", "causal_conv_input", "guidance_step"} <= judged
+
+
+NAN = torch.tensor([float("nan"), 1.0])
+
+
+@pytest.mark.parametrize(
+    ("words", "found", "expected"),
+    [
+        pytest.param(None, NAN, NAN.clone(), id="the same NaN"),
+        pytest.param("50.0000% of the values", torch.tensor([0.0, 1]), torch.tensor([-0.0, 1]), id="a sign of zero"),
+        pytest.param("NaN".lower(), -NAN, NAN, id="another NaN"),
+        pytest.param("float64, and", NAN.double(), NAN, id="dtype"),
+        pytest.param("is [2] torch.float32, and [1, 2]", NAN, NAN[None], id="shape"),
+        pytest.param("has strides [1, 2]", torch.ones(2, 2).t(), torch.ones(2, 2), id="strides"),
+        pytest.param("the result 1", (NAN, NAN + 1), (NAN, NAN + 1.5), id="the second of two"),
+        pytest.param("2 results were expected", NAN, (NAN, NAN), id="too few"),
+        pytest.param("first at [1, 0]", torch.tensor([[1], [2]]), torch.tensor([[1], [3]]), id="integers"),
+        pytest.param(None, torch.ones(2, dtype=torch.bool), torch.ones(2, dtype=torch.bool), id="booleans"),
+        pytest.param(None, torch.ones(2, 1).t(), torch.ones(1, 2), id="strides of one element"),
+    ],
+)
+def test_the_judge(words: str | None, found: object, expected: object) -> None:
+    said = difference(found, expected, same_strides=True)
+    assert (words is None and said is None) or (words is not None and said is not None and words in said)
+
+
+def test_a_skeleton_takes_what_the_kernel_takes() -> None:
+    text = candidate_text(("x: Tensor", "bias: Tensor | None = None", "eps: float = 1e-06"), ("out: Tensor",))
+    assert "def candidate(x: torch.Tensor, bias: torch.Tensor | None = None, eps: float = 1e-06, out=None):" in text
+    assert "return reference(x, bias, eps)" in text
+    compile(text, "candidate.py", "exec")
+
+
+def test_arguments_are_named_with_their_place_in_memory() -> None:
+    rows = dict(argument_rows("gated_residual", ("residual: Tensor", "update", "gate"), residual_call().layout))
+    assert "1x64 bfloat16, strides [384, 1], block 2, from element 128" == rows["gate"]
+    assert "None" == rows["argument 3"]
+    assert "1x40x64 bfloat16, strides [2560, 64, 1], block 0" == rows["out= (output)"]
