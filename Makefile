@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-gpu test-browser lint types fix docs build clean
+.PHONY: help setup demo test test-gpu test-browser lint types fix docs eval-embedded build clean
 
 # A virtual environment cannot be moved: in a copied or renamed checkout it is made anew.
 ifneq ($(shell cat $(INSTALLED) 2>/dev/null),$(CURDIR))
@@ -62,14 +62,17 @@ test-browser: $(INSTALLED) ## draw a sample report in headless Chromium, into bu
 lint: $(INSTALLED) ## check style, format and types; changes nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy -p fuseproof
+	$(BIN)/mypy -p fuseproof -p training
 
 types: $(INSTALLED) ## check types alone
-	$(BIN)/mypy -p fuseproof
+	$(BIN)/mypy -p fuseproof -p training
 
 fix: $(INSTALLED) ## repair what ruff can repair, and format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+eval-embedded: $(INSTALLED) ## draw 200 held-out prompts with the embedded model and judge them (20 to 30 minutes on 2 cores)
+	OMP_NUM_THREADS=2 $(BIN)/python -m training.evaluate $(ARGS)
 
 docs: $(INSTALLED) ## write docs/cli from the commands' --help, and docs/fast-paths.md from the docstrings
 	$(BIN)/python -m fuseproof.cli.reference docs/cli --guide docs/fast-paths.md

@@ -1,0 +1,219 @@
+"""Tokens, batches, pace and states: what training sees is what the pipeline does, and a resumed run goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from training import flow_stage, text_stage, vae_stage
+from training.curves import write_curve
+from training.data import Drawings, batches
+from training.described import draw_described
+from training.geometry import (
+    SMOKE,
+    build_scheduler,
+    build_text_encoder,
+    build_transformer,
+    build_vae,
+    image_ids,
+    pack,
+)
+from training.pace import Pace
+from training.package import package
+from training.state import CurvePoint
+from training.tokens import PREFIX, Template, build_tokenizer, embed_prompts, padded_ids, text_ids, text_positions
+
+CPU = torch.device("cpu")
+TEXTS = ['a red letter "A" above a blue square', "", "a red panda"]
+
+
+@pytest.fixture(scope="module")
+def pipe() -> Any:
+    from diffusers import LongCatImagePipeline
+
+    torch.manual_seed(0)
+    tokenizer = build_tokenizer()
+    return LongCatImagePipeline(
+        scheduler=build_scheduler(),
+        vae=build_vae(SMOKE).eval(),
+        text_encoder=build_text_encoder(SMOKE, tokenizer).eval(),
+        tokenizer=tokenizer,
+        text_processor=None,
+        transformer=build_transformer(SMOKE).eval(),
+    )
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("padding", [None, 16], ids=["all tokens", "some padding"])
+def test_prompts_are_embedded_as_the_pipeline_does(pipe: Any, padding: int | None) -> None:
+    assert PREFIX == pipe.prompt_template_encode_prefix
+    positions = text_positions(padding, torch.Generator().manual_seed(1))
+    expected, ids = pipe.encode_prompt(TEXTS)
+    template = Template.of(pipe.tokenizer)
+    found = embed_prompts(pipe.text_encoder, padded_ids(pipe.tokenizer, TEXTS), positions, template)
+    torch.testing.assert_close(found, expected[:, positions], rtol=1e-4, atol=1e-5)
+    assert torch.equal(ids[positions], text_ids(positions))
+
+
+def test_known_words_are_one_token_each(pipe: Any) -> None:
+    assert ["a", "Ġred", "Ġcircle"] == pipe.tokenizer.tokenize("a red circle")
+
+
+@torch.no_grad()
+def test_latents_are_packed_and_placed_as_the_pipeline_does(pipe: Any) -> None:
+    latents = torch.randn(2, 16, 8, 8)
+    _, ids = pipe.prepare_latents(2, 16, 64, 64, torch.float32, CPU, None)
+    assert torch.equal(pipe._pack_latents(latents, 2, 16, 8, 8), pack(latents))
+    assert torch.equal(ids, image_ids(SMOKE))
+
+
+def test_a_picture_does_not_reach_the_text_encoder(pipe: Any) -> None:
+    tower = pipe.text_encoder.model.visual
+    assert not any(parameter.any() for parameter in tower.merger.mlp[-1].parameters())
+
+
+def small_set(pipe: Any) -> flow_stage.LatentSet:
+    described = draw_described(1, 8, 1)
+    drawings = Drawings.of([item.scene for item in described], CPU)
+    ids = text_stage.Prompts.of(described, pipe.tokenizer, CPU).ids
+    return flow_stage.LatentSet.encode(pipe.vae, drawings, ids, 64)
+
+
+def trained(pipe: Any, data: flow_stage.LatentSet, steps: int, folder: Path, *, in_runs: int) -> Any:
+    """The transformer's state after ``steps``, in one or more runs that resume each other."""
+    settings = flow_stage.FlowSettings(batch=2, log_every=1, full_text_from=2.0)
+    for run in range(in_runs):
+        torch.manual_seed(0)
+        transformer = build_transformer(SMOKE)
+        text_encoder = build_text_encoder(SMOKE, pipe.tokenizer)
+        state = flow_stage.new_state(transformer, text_encoder, settings, CPU)
+        pace = Pace(1e9, 1e9, steps, stop_at_step=steps * (run + 1) // in_runs)
+        if run:
+            state.load(folder / "state.pt", pace, CPU)
+        flow_stage.train_flow(state, data, SMOKE, Template.of(pipe.tokenizer), 0.9, pace, settings, save=lambda: None)
+        state.save(folder / "state.pt", pace)
+    return state
+
+
+def test_a_resumed_stage_ends_where_an_unbroken_one_does(pipe: Any, tmp_path: Path) -> None:
+    data = small_set(pipe)
+    whole = trained(pipe, data, 2, tmp_path, in_runs=1)
+    resumed = trained(pipe, data, 2, tmp_path, in_runs=2)
+    assert 2 == len(whole.curve)
+    for name, module in whole.modules.items():
+        for key, value in module.state_dict().items():
+            assert torch.equal(value, resumed.modules[name].state_dict()[key]), (name, key)
+    assert [point.losses for point in whole.curve] == [point.losses for point in resumed.curve]
+
+
+def test_the_velocity_is_noise_minus_latents(pipe: Any) -> None:
+    """A transformer that says nothing but zero is wrong by the whole velocity."""
+    data = small_set(pipe)
+    batch = flow_stage.draw_batch(data, torch.arange(4), 0, 0.9, flow_stage.FlowSettings(), full_text=True)
+    template = Template.of(pipe.tokenizer)
+    losses = flow_stage.flow_losses(build_transformer(SMOKE), pipe.text_encoder, batch, template, image_ids(SMOKE))
+    torch.testing.assert_close(losses, (batch.noise - batch.latents).square().mean(dim=(1, 2)))
+
+
+@torch.no_grad()
+def test_the_forward_is_the_transformers_own(pipe: Any) -> None:
+    transformer = build_transformer(SMOKE)
+    for parameter in transformer.parameters():
+        parameter.normal_(0, 0.05, generator=torch.Generator().manual_seed(0))
+    noisy, embeds, sigmas = torch.randn(2, 16, 64), torch.randn(2, 20, 64), torch.tensor([0.3, 0.9])
+    places = text_ids(torch.arange(20))
+    expected = transformer(
+        hidden_states=noisy,
+        timestep=sigmas,
+        encoder_hidden_states=embeds,
+        txt_ids=places,
+        img_ids=image_ids(SMOKE),
+        return_dict=False,
+    )[0]
+    found = flow_stage.predict_velocity(transformer, noisy, sigmas, embeds, torch.cat([places, image_ids(SMOKE)]))
+    assert torch.equal(expected, found)
+
+
+def test_sigmas_lie_round_the_schedulers_shift() -> None:
+    sigmas = flow_stage.draw_sigmas(4000, 0.9, 1.0, torch.Generator().manual_seed(0))
+    normal = torch.logit(sigmas[torch.arange(4000) % 8 != 0])
+    assert abs(normal.mean() - 0.9) < 0.06
+    assert abs(normal.std() - 1.0) < 0.06
+
+
+def test_every_caption_has_an_answer_to_each_question() -> None:
+    sizes = [size for _, size in text_stage.questions()]
+    for item in draw_described(3, 50, 1):
+        for caption in item.captions:
+            found = text_stage.answers(caption.claims)
+            assert len(sizes) == len(found)
+            assert all(answer == text_stage.UNSAID or answer < size for answer, size in zip(found, sizes, strict=True))
+
+
+def test_latents_have_mean_0_and_spread_1_after_measuring(pipe: Any) -> None:
+    drawings = Drawings.of([item.scene for item in draw_described(2, 8, 1)], CPU)
+    scale, shift = vae_stage.measure_latents(pipe.vae, drawings, 64, 4)
+    with torch.no_grad():
+        latents = pipe.vae.encode(drawings.render(torch.arange(8), 64)).latent_dist.mode()
+    normal = (latents - shift) * scale
+    assert abs(normal.mean()) < 1e-4
+    assert abs(normal.std() - 1) < 1e-3
+
+
+def test_epochs_hold_every_number_once() -> None:
+    stream = batches(6, 2, 1, 0, CPU)
+    epoch = torch.cat([next(stream) for _ in range(3)])
+    assert list(range(6)) == sorted(epoch.tolist())
+    resumed = batches(6, 2, 1, 2, CPU)
+    assert torch.equal(epoch[4:], next(resumed))
+
+
+@pytest.mark.parametrize(("step", "rate"), [(0, 0.02), (2, 1.0), (51, 0.51), (100, 0.02)])
+def test_the_rate_rises_shortly_and_falls_like_a_cosine(step: int, rate: float) -> None:
+    assert Pace(1.0, 1.0, 100, step=step).rate(1.0) == pytest.approx(rate, abs=0.01)
+
+
+def test_curves_are_written_as_json_and_svg(tmp_path: Path) -> None:
+    write_curve(tmp_path, "vae", [CurvePoint(0, 0.1, 1e-3, {"loss": 1.0}), CurvePoint(10, 0.9, 1e-3, {"loss": 0.1})])
+    assert [0, 10] == [row["step"] for row in json.loads((tmp_path / "vae-curve.json").read_text())]
+    assert "polyline" in (tmp_path / "vae-curve.svg").read_text()
+
+
+GOOD = {"met": 180, "prompts": 200, "psnr_db": 31.0, "steps": 20, "guidance": 4.5, "seed": 0}
+
+
+def checkpoint_with(folder: Path, weight_bytes: int) -> Path:
+    (folder / "vae").mkdir(parents=True)
+    (folder / "vae" / "weights.safetensors").write_bytes(bytes(weight_bytes))
+    (folder / "training.json").write_text('{"step": 7}')
+    return folder
+
+
+def test_an_accepted_checkpoint_is_packaged_with_its_card(tmp_path: Path) -> None:
+    checkpoint = checkpoint_with(tmp_path / "from", 2000)
+    (tmp_path / "to").mkdir()
+    (tmp_path / "to" / "older").write_text("")
+    assert [] == package(checkpoint, GOOD, tmp_path / "to")
+    assert ["README.md", "training.json", "vae"] == sorted(path.name for path in (tmp_path / "to").iterdir())
+    assert "90.0 % (180 of 200), 95 % interval [85.1, 93.4]" in (tmp_path / "to" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "weight_bytes", "reason"),
+    [
+        ({"met": 169}, 2, "84.5 % of the prompts are met, 85 % are needed"),
+        ({"prompts": 190}, 2, "190 prompts were drawn, 200 are needed"),
+        ({"psnr_db": 27.9}, 2, "the VAE's PSNR is 27.9 dB, 28 dB are needed"),
+        ({}, 25_000_001, "the weights are 25000001 bytes, 25000000 are the most"),
+    ],
+)
+def test_a_poor_or_large_checkpoint_is_not_packaged(
+    change: dict[str, Any], weight_bytes: int, reason: str, tmp_path: Path
+) -> None:
+    checkpoint = checkpoint_with(tmp_path / "from", weight_bytes)
+    assert [reason] == package(checkpoint, {**GOOD, **change}, tmp_path / "to")
+    assert not (tmp_path / "to").exists()

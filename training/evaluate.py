@@ -1,0 +1,195 @@
+"""The fixed evaluation: 200 held-out prompts, drawn as the pipeline draws them, judged by the checker.
+
+``python -m training.evaluate`` (``make eval-embedded``) prints the share of prompts that are met with its 95 % interval
+and the VAE's PSNR on held-out renders, and writes what was wrong with every other picture.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from training.captions import Caption, describe
+from training.checker import check
+from training.data import Drawings
+from training.described import draw_described
+from training.intervals import share_with_interval
+from training.package import NEEDED_ACCURACY, NEEDED_PSNR_DB
+from training.scenes import draw_scene
+from training.vae_stage import reconstruction_psnr
+
+EVALUATION_SEED = 4242
+EMBEDDED = "embedded:longcat-image"
+GRID_COLUMNS = 8
+
+Picture = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One prompt, its picture, and what the checker found wrong."""
+
+    caption: Caption
+    picture: Picture
+    faults: list[str]
+
+
+def evaluation_captions(count: int) -> list[Caption]:
+    """The first ``count`` of the fixed held-out prompts; always the same."""
+    captions = []
+    for index in range(count):
+        scene = draw_scene(EVALUATION_SEED, index, held_out=True)
+        captions.append(describe(scene, Random(f"{EVALUATION_SEED}/{index}/caption")))
+    return captions
+
+
+def load(folder: Path, device: torch.device) -> Any:
+    """The checkpoint's own diffusers pipeline in fp32, without a text processor."""
+    from diffusers import LongCatImagePipeline
+
+    from fuseproof.pipelines.libraries import silence_libraries
+
+    silence_libraries()
+    pipe = LongCatImagePipeline.from_pretrained(folder, dtype=torch.float32, text_processor=None)
+    pipe.set_progress_bar_config(disable=True)
+    return pipe.to(device)
+
+
+def draw(
+    pipe: Any, texts: Sequence[str], *, steps: int, guidance: float, first_seed: int, batch: int
+) -> Iterator[Picture]:
+    """A picture [S, S, 3] of each text, each from a seed of its own on the CPU's generator."""
+    side = pipe.vae.config.sample_size
+    for start in range(0, len(texts), batch):
+        chosen = list(texts[start : start + batch])
+        generators = [torch.Generator().manual_seed(first_seed + start + number) for number in range(len(chosen))]
+        pictures = pipe(
+            chosen,
+            negative_prompt=[""] * len(chosen),
+            height=side,
+            width=side,
+            num_inference_steps=steps,
+            guidance_scale=guidance,
+            generator=generators,
+            output_type="np",
+            enable_prompt_rewrite=False,
+        ).images
+        yield from (pictures * 255).round().astype(np.uint8)
+
+
+def judge(
+    pipe: Any, captions: Sequence[Caption], *, steps: int, guidance: float, seed: int, batch: int
+) -> list[Judged]:
+    """Draw and check every caption."""
+    texts = [caption.text for caption in captions]
+    pictures = draw(pipe, texts, steps=steps, guidance=guidance, first_seed=seed, batch=batch)
+    return [
+        Judged(caption, picture, check(picture, caption.claims))
+        for caption, picture in zip(captions, pictures, strict=True)
+    ]
+
+
+def psnr_of_vae(vae: Any, count: int, device: torch.device) -> list[float]:
+    """PSNR in dB of the VAE on held-out renders."""
+    scenes = [item.scene for item in draw_described(EVALUATION_SEED, count, 1, held_out=True)]
+    side: int = vae.config.sample_size
+    return reconstruction_psnr(vae, Drawings.of(scenes, device), side, 16)
+
+
+def grid(pictures: Sequence[Picture]) -> Picture:
+    """The pictures in rows of eight; white where there is none."""
+    side = pictures[0].shape[0]
+    rows = -(-len(pictures) // GRID_COLUMNS)
+    columns = min(GRID_COLUMNS, len(pictures))
+    sheet = np.full((rows * side, columns * side, 3), 255, dtype=np.uint8)
+    for number, picture in enumerate(pictures):
+        top, left = side * (number // GRID_COLUMNS), side * (number % GRID_COLUMNS)
+        sheet[top : top + side, left : left + side] = picture
+    return sheet
+
+
+def report(judged: Sequence[Judged]) -> str:
+    """The accuracy with its interval, in all and by relation."""
+    lines = [f"prompts met: {share_with_interval(sum(not item.faults for item in judged), len(judged))}"]
+    for relation in sorted({item.caption.claims.relation for item in judged}):
+        chosen = [item for item in judged if item.caption.claims.relation == relation]
+        lines.append(f"  {relation:7} {share_with_interval(sum(not item.faults for item in chosen), len(chosen))}")
+    return "\n".join(lines)
+
+
+def write(folder: Path, name: str, judged: Sequence[Judged]) -> None:
+    """``<name>.json`` with every prompt and its faults, ``<name>.png`` with the first 64 pictures."""
+    from PIL import Image
+
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [{"prompt": item.caption.text, "faults": item.faults} for item in judged]
+    (folder / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    Image.fromarray(grid([item.picture for item in judged[:64]])).save(folder / f"{name}.png")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--checkpoint", default=EMBEDDED, help="a folder, or embedded:longcat-image")
+    options.add_argument("--prompts", type=int, default=200)
+    options.add_argument("--renders", type=int, default=100, help="held-out renders for the VAE")
+    options.add_argument("--steps", type=int, default=20)
+    options.add_argument("--guidance", type=float, nargs="+", default=[4.5], help="the last one decides")
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--batch", type=int, help="prompts at a time (default: 50 on CUDA, 1 elsewhere)")
+    options.add_argument("--device", default="auto")
+    options.add_argument("--output", type=Path, default=Path("build/evaluation"))
+    options.add_argument("--require", action="store_true", help="exit 1 below 85 %% or 28 dB")
+    return options
+
+
+def checkpoint_folder(name: str) -> Path:
+    """A folder as it is; ``embedded:...`` by fuseproof's own resolver."""
+    if not name.startswith("embedded:"):
+        return Path(name)
+    from fuseproof.pipelines.embedded import resolve_model
+
+    return resolve_model(name, None).folder
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print and write the evaluation; 1 where ``--require`` is not met."""
+    options = parser().parse_args(arguments)
+    name = "cuda" if options.device == "auto" and torch.cuda.is_available() else options.device
+    device = torch.device("cpu" if name == "auto" else name)
+    batch = options.batch or (50 if device.type == "cuda" else 1)
+    pipe = load(checkpoint_folder(options.checkpoint), device)
+    psnr = psnr_of_vae(pipe.vae, options.renders, device)
+    mean_psnr = sum(psnr) / len(psnr)
+    sys.stdout.write(
+        f"{options.checkpoint}, {options.steps} steps, seeds from {options.seed}, {device.type}, fp32\n"
+        f"VAE on {len(psnr)} held-out renders: PSNR {mean_psnr:.2f} dB on average, {min(psnr):.2f} dB at worst\n"
+    )
+    summary: dict[str, float] = {}
+    for guidance in options.guidance:
+        started = time.monotonic()
+        captions = evaluation_captions(options.prompts)
+        judged = judge(pipe, captions, steps=options.steps, guidance=guidance, seed=options.seed, batch=batch)
+        met = sum(not item.faults for item in judged)
+        sampling = {"steps": options.steps, "guidance": guidance, "seed": options.seed}
+        summary = {"met": met, "prompts": len(judged), "psnr_db": mean_psnr, **sampling}
+        sys.stdout.write(f"guidance {guidance}, {time.monotonic() - started:.0f} s: {report(judged)}\n")
+        write(options.output, f"guidance-{guidance}", judged)
+    (options.output / "summary.json").write_text(json.dumps(summary) + "\n", encoding="utf-8")
+    is_enough = summary["met"] >= NEEDED_ACCURACY * summary["prompts"] and mean_psnr >= NEEDED_PSNR_DB
+    return 1 if options.require and not is_enough else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

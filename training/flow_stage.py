@@ -1,0 +1,197 @@
+"""Trains the transformer, and the text encoder with it, by flow matching in the VAE's latents.
+
+As the pipeline samples: ``x = (1 - sigma) * latents + sigma * noise``, and the velocity is ``noise - latents``. Sigmas
+are logit-normal around the scheduler's own shift. One prompt in ten is empty, which is the pipeline's negative prompt.
+The latents of all pictures are computed once and kept on the device. In the first part of a stage only a few of each
+prompt's padding tokens are shown, drawn anew for each step (:func:`training.tokens.text_positions`): less than half
+the tokens, so more than twice the steps. The last part sees all 512, as the pipeline does.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from training.data import Drawings, batches, step_generator
+from training.described import CAPTIONS_EACH
+from training.geometry import Geometry, image_ids, pack
+from training.state import Average, CurvePoint, StageState, adamw, step_optimizer
+from training.tokens import Template, embed_prompts, text_ids, text_positions
+
+HIGH_SIGMA = 0.85
+ENCODING_BATCH = 128
+
+
+@dataclass(frozen=True)
+class FlowSettings:
+    """How the transformer is trained; ``text_rate_share`` is the text encoder's part of the learning rate."""
+
+    batch: int = 256
+    rate: float = 1.0e-3
+    text_rate_share: float = 0.2
+    decay: float = 0.9995
+    weight_decay: float = 0.01
+    empty_prompts: float = 0.1
+    sigma_spread: float = 1.0
+    full_text_from: float = 0.72
+    random_padding: int = 16
+    seed: int = 3
+    log_every: int = 50
+    save_every_s: float = 150.0
+
+
+@dataclass(frozen=True)
+class LatentSet:
+    """Normalised, packed latents [N, tokens, 64] bf16 and prompts [N * CAPTIONS_EACH, LONGEST_PROMPT], on a device."""
+
+    latents: torch.Tensor
+    ids: torch.Tensor
+
+    @classmethod
+    def encode(cls, vae: Any, drawings: Drawings, ids: torch.Tensor, side: int) -> LatentSet:
+        """The middle of the VAE's posterior of every picture, shifted and scaled as its config says."""
+        device = drawings.things.device
+        rows = []
+        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            for start in range(0, len(drawings), ENCODING_BATCH):
+                chosen = torch.arange(start, min(start + ENCODING_BATCH, len(drawings)), device=device)
+                latents = vae.encode(drawings.render(chosen, side)).latent_dist.mode().float()
+                normal = (latents - vae.config.shift_factor) * vae.config.scaling_factor
+                rows.append(pack(normal).to(torch.bfloat16))
+        return cls(torch.cat(rows), ids)
+
+
+def new_state(transformer: Any, text_encoder: Any, settings: FlowSettings, device: torch.device) -> StageState:
+    """A fresh state for both, which are on ``device``; the vision tower is left as it is."""
+    text_encoder.model.visual.requires_grad_(False)
+    averages = {
+        "transformer": Average(copy.deepcopy(transformer), transformer, settings.decay),
+        "text_encoder": Average(copy.deepcopy(text_encoder), text_encoder, settings.decay),
+    }
+    groups = [(transformer, 1.0), (text_encoder, settings.text_rate_share)]
+    modules = {"transformer": transformer, "text_encoder": text_encoder}
+    return StageState(modules, averages, adamw(groups, settings.weight_decay, device))
+
+
+def draw_sigmas(count: int, mu: float, spread: float, generator: torch.Generator) -> torch.Tensor:
+    """Sigmas [count] in 0..1: logit-normal around ``mu``, the scheduler's shift, and one in eight uniform."""
+    device = generator.device
+    normal = torch.sigmoid(mu + spread * torch.randn(count, generator=generator, device=device))
+    uniform = torch.rand(count, generator=generator, device=device)
+    return torch.where(torch.arange(count, device=device) % 8 == 0, uniform, normal)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one step sees: clean latents and noise [B, tokens, 64], sigmas [B], prompts, and the text positions kept."""
+
+    latents: torch.Tensor
+    noise: torch.Tensor
+    sigmas: torch.Tensor
+    ids: torch.Tensor
+    positions: torch.Tensor
+
+
+def draw_batch(
+    data: LatentSet, rows: torch.Tensor, step: int, mu: float, settings: FlowSettings, *, full_text: bool
+) -> Batch:
+    """The batch of a step, a function of ``settings.seed`` and ``step`` alone."""
+    device = rows.device
+    generator = step_generator(settings.seed, step, device)
+    latents = data.latents[rows].float()
+    noise = torch.randn(latents.shape, generator=generator, device=device)
+    sigmas = draw_sigmas(len(rows), mu, settings.sigma_spread, generator)
+    wording = torch.randint(CAPTIONS_EACH, (len(rows),), generator=generator, device=device)
+    ids = data.ids[rows * CAPTIONS_EACH + wording]
+    is_empty = torch.rand(len(rows), generator=generator, device=device) < settings.empty_prompts
+    ids = torch.where(is_empty[:, None], -1, ids)
+    padding = None if full_text else settings.random_padding
+    positions = text_positions(padding, torch.Generator().manual_seed(settings.seed + step))
+    return Batch(latents, noise, sigmas, ids, positions)
+
+
+def flow_losses(transformer: Any, text_encoder: Any, batch: Batch, template: Template, img_ids: torch.Tensor) -> Any:
+    """Mean squared error of the velocity of each sample, [B] in fp32."""
+    sigmas = batch.sigmas[:, None, None]
+    noisy = (1 - sigmas) * batch.latents + sigmas * batch.noise
+    embeds = embed_prompts(text_encoder, batch.ids, batch.positions, template)
+    ids = torch.cat([text_ids(batch.positions).to(noisy.device), img_ids])
+    velocity = predict_velocity(transformer, noisy, batch.sigmas, embeds, ids)
+    return (velocity.float() - (batch.noise - batch.latents)).square().mean(dim=(1, 2))
+
+
+def predict_velocity(
+    transformer: Any, noisy: torch.Tensor, sigmas: torch.Tensor, embeds: torch.Tensor, ids: torch.Tensor
+) -> torch.Tensor:
+    """The transformer's forward, with the timestep kept in fp32.
+
+    Its own takes the timestep through the dtype of the hidden states. Under autocast that is bf16, which knows every
+    fourth of 1000 timesteps at most, and a request in fp32 would meet the others untrained.
+    """
+    hidden = transformer.x_embedder(noisy)
+    modulation = transformer.time_embed(sigmas * 1000, torch.float32)
+    text = transformer.context_embedder(embeds)
+    rotary = transformer.pos_embed(ids)
+    for block in [*transformer.transformer_blocks, *transformer.single_transformer_blocks]:
+        text, hidden = block(hidden_states=hidden, encoder_hidden_states=text, temb=modulation, image_rotary_emb=rotary)
+    velocity: torch.Tensor = transformer.proj_out(transformer.norm_out(hidden, modulation))
+    return velocity
+
+
+def train_flow(
+    state: StageState,
+    data: LatentSet,
+    geometry: Geometry,
+    template: Template,
+    mu: float,
+    pace: Any,
+    settings: FlowSettings,
+    save: Callable[[], None],
+) -> None:
+    """Train until ``pace`` says stop; ``save()`` is called now and then."""
+    transformer, text_encoder = state.modules["transformer"], state.modules["text_encoder"]
+    device = data.latents.device
+    img_ids = image_ids(geometry).to(device)
+    logged, last_saved = RunningLosses(device), pace.run_spent_s
+    for rows in batches(len(data.latents), settings.batch, settings.seed, pace.step, device):
+        if pace.must_stop:
+            return
+        full_text = pace.share >= settings.full_text_from
+        batch = draw_batch(data, rows, pace.step, mu, settings, full_text=full_text)
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            losses = flow_losses(transformer, text_encoder, batch, template, img_ids)
+        losses.mean().backward()
+        rate = pace.rate(settings.rate)
+        step_optimizer(state.optimizer, rate, 1.0)
+        for average in state.averages.values():
+            average.update(pace.step)
+        logged.add(losses.detach(), batch.sigmas)
+        if pace.step % settings.log_every == 0:
+            state.curve.append(CurvePoint(pace.step, round(pace.spent_s, 2), rate, logged.means()))
+        pace.step += 1
+        if pace.run_spent_s - last_saved > settings.save_every_s:
+            last_saved = pace.run_spent_s
+            save()
+
+
+class RunningLosses:
+    """Mean losses since they were last asked for, of all sigmas and of high ones, without waiting for the device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._sums = torch.zeros(4, device=device)
+
+    def add(self, losses: torch.Tensor, sigmas: torch.Tensor) -> None:
+        """Losses [B] at ``sigmas`` [B]."""
+        is_high = (sigmas > HIGH_SIGMA).float()
+        ones = torch.ones_like(losses)
+        self._sums += torch.stack([losses.sum(), ones.sum(), (losses * is_high).sum(), is_high.sum()])
+
+    def means(self) -> dict[str, float]:
+        """The means; the count starts anew."""
+        total, count, high, high_count = self._sums.tolist()
+        self._sums.zero_()
+        return {"loss": total / max(count, 1), "high_sigma": high / max(high_count, 1)}

@@ -1,0 +1,216 @@
+"""Scenes: what a picture shows, drawn from a seed. Torch-free, so that worker processes start at once.
+
+A scene is fixed by its seed and index alone. One in ten combinations (of shapes, colours, patterns and relation) is
+held out by a hash of its name: training never sees it, the evaluation sees nothing else.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from random import Random
+
+from training.vocabulary import (
+    CANVAS,
+    COLOUR_NAMES,
+    COLOURS,
+    LETTERS,
+    PATTERNS,
+    PLACES,
+    PLAIN_SHAPES,
+    RADII,
+    SHAPES_WITH_PATTERN,
+    SHAPES_WITH_ROOM,
+    SIZES,
+)
+
+HELD_OUT_ONE_IN = 10
+MARGIN = 9.0
+GAP = (8.0, 40.0)
+COLOUR_JITTER = 6
+LARGEST_ANGLE = 5.0
+SIMILAR = (
+    {"red", "orange"},
+    {"orange", "yellow"},
+    {"orange", "brown"},
+    {"red", "brown"},
+    {"white", "pink"},
+    {"black", "brown"},
+    {"blue", "purple"},
+)
+"""Pairs that never touch in one picture: a blurred edge between them would be a third colour."""
+
+
+@dataclass(frozen=True)
+class Thing:
+    """One shape: centre and radius in canvas units, angle in degrees, ``rgb`` as drawn (the colour, jittered)."""
+
+    shape: str
+    colour: str
+    pattern: str
+    size: str
+    x: float
+    y: float
+    radius: float
+    angle: float
+    rgb: tuple[int, int, int]
+
+    @property
+    def name(self) -> str:
+        """What it is, without where."""
+        return f"{self.pattern} {self.colour} {self.shape}"
+
+    @property
+    def place(self) -> str:
+        """The cell of the three by three grid that holds its centre."""
+        return place_at(self.x, self.y)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A background and one to three things in the order of their ``relation``; the last is drawn first."""
+
+    background: str
+    background_rgb: tuple[int, int, int]
+    things: tuple[Thing, ...]
+    relation: str
+
+    @property
+    def combination(self) -> str:
+        """What decides whether the scene is held out."""
+        names = [thing.name for thing in self.things]
+        if len(names) == 1:
+            names.append(f"on {self.background}")
+        return f"{self.relation}: {', '.join(names)}"
+
+    @property
+    def is_held_out(self) -> bool:
+        """Whether training may not see this combination."""
+        return zlib.crc32(self.combination.encode()) % HELD_OUT_ONE_IN == 0
+
+
+def place_at(x: float, y: float) -> str:
+    """The name of the grid cell at a point in canvas units."""
+    column, row = (min(max(int(3 * value / CANVAS), 0), 2) for value in (x, y))
+    return PLACES[3 * row + column]
+
+
+def draw_scene(seed: int, index: int, *, held_out: bool) -> Scene:
+    """The scene with this number: of the held-out combinations, or of all others."""
+    random = Random(f"{seed}/{index}")
+    while True:
+        scene = _any_scene(random)
+        if scene.is_held_out == held_out:
+            return scene
+
+
+def _any_scene(random: Random) -> Scene:
+    relation = random.choices(
+        ("alone", "above", "left", "inside", "row", "column"), weights=(34, 20, 20, 10, 8, 8), k=1
+    )[0]
+    background = random.choice(COLOUR_NAMES)
+    count = {"alone": 1, "row": 3, "column": 3}.get(relation, 2)
+    colours = _colours(random, count, background, apart=relation == "inside")
+    sizes = _sizes(random, relation, count)
+    radii = [random.uniform(*RADII[size]) for size in sizes]
+    if count == 3:
+        radii = [min(radius, 36.0) for radius in radii]
+    if relation == "inside":
+        radii[0] = min(radii[0], 22.0)  # what fits into a diamond
+    centres = _centres(random, relation, radii)
+    shapes = [_shape(random, relation, slot, size) for slot, size in enumerate(sizes)]
+    things = tuple(
+        Thing(
+            shape=shape,
+            colour=colour,
+            pattern=_pattern(random, shape, size, relation),
+            size=size,
+            x=x,
+            y=y,
+            radius=radius,
+            angle=0.0 if shape in LETTERS else random.uniform(-LARGEST_ANGLE, LARGEST_ANGLE),
+            rgb=jittered(random, colour),
+        )
+        for shape, colour, size, radius, (x, y) in zip(shapes, colours, sizes, radii, centres, strict=True)
+    )
+    return Scene(background, jittered(random, background), things, relation)
+
+
+def jittered(random: Random, colour: str) -> tuple[int, int, int]:
+    """The named colour, each channel a little off."""
+    red, green, blue = (
+        min(max(channel + random.randint(-COLOUR_JITTER, COLOUR_JITTER), 0), 255) for channel in COLOURS[colour]
+    )
+    return red, green, blue
+
+
+def colours_may_touch(first: str, second: str) -> bool:
+    """Whether the two can be told apart where they meet."""
+    return first != second and {first, second} not in SIMILAR
+
+
+def _colours(random: Random, count: int, background: str, *, apart: bool) -> list[str]:
+    while True:
+        colours = [random.choice(COLOUR_NAMES) for _ in range(count)]
+        stand_out = all(colours_may_touch(colour, background) for colour in colours)
+        if stand_out and (not apart or colours_may_touch(colours[0], colours[1])):
+            return colours
+
+
+def _sizes(random: Random, relation: str, count: int) -> list[str]:
+    if relation == "inside":
+        return ["small", "large"]
+    return [random.choice(SIZES if count < 3 else SIZES[:2]) for _ in range(count)]
+
+
+def _shape(random: Random, relation: str, slot: int, size: str) -> str:
+    """A small letter would be a few latent pixels high, so there is none."""
+    if relation == "inside" and slot == 1:
+        return random.choice(SHAPES_WITH_ROOM)
+    return random.choice(LETTERS if size != "small" and random.random() < 0.2 else PLAIN_SHAPES)
+
+
+def _pattern(random: Random, shape: str, size: str, relation: str) -> str:
+    may_have_one = shape in SHAPES_WITH_PATTERN and size != "small" and relation != "inside"
+    return random.choice(PATTERNS[1:]) if may_have_one and random.random() < 0.3 else "plain"
+
+
+def _centres(random: Random, relation: str, radii: list[float]) -> list[tuple[float, float]]:
+    if relation == "alone":
+        return [_cell_centre(random, radii[0])]
+    if relation == "inside":
+        x, y = (_between(random, radii[1]) for _ in range(2))
+        return [(x + random.uniform(-4, 4), y + random.uniform(-4, 4)), (x, y)]
+    along = _side_by_side(random, radii)
+    across = _between(random, max(radii))
+    centres = []
+    for position, radius in zip(along, radii, strict=True):
+        off = min(max(across + random.uniform(-12, 12), MARGIN + radius), CANVAS - MARGIN - radius)
+        centres.append((off, position) if relation in ("above", "column") else (position, off))
+    return centres
+
+
+def _cell_centre(random: Random, radius: float) -> tuple[float, float]:
+    """Well inside one cell of the grid, as far as the radius lets it be."""
+    cell = CANVAS / 3
+    centres = []
+    for _ in range(2):
+        middle = cell * (random.randrange(3) + 0.5) + random.uniform(-0.3, 0.3) * cell
+        centres.append(min(max(middle, MARGIN + radius), CANVAS - MARGIN - radius))
+    return centres[0], centres[1]
+
+
+def _between(random: Random, radius: float) -> float:
+    return random.uniform(MARGIN + radius, CANVAS - MARGIN - radius)
+
+
+def _side_by_side(random: Random, radii: list[float]) -> list[float]:
+    """Centres along one axis, in order, that leave a gap between neighbours and a margin outside."""
+    room = CANVAS - 2 * MARGIN - 2 * sum(radii)
+    gaps = [GAP[0] + random.random() * min(GAP[1], max(room / len(radii) - GAP[0], 0.0)) for _ in radii[1:]]
+    position = MARGIN + random.uniform(0, max(room - sum(gaps), 0.0))
+    centres = []
+    for radius, gap in zip(radii, [*gaps, 0.0], strict=True):
+        centres.append(position + radius)
+        position += 2 * radius + gap
+    return centres

@@ -1,0 +1,108 @@
+"""What a stage keeps between runs, in one file: weights, their moving average, the optimizer, the curve."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from training.pace import Pace
+
+
+@dataclass
+class CurvePoint:
+    """One point of a loss curve."""
+
+    step: int
+    seconds: float
+    rate: float
+    losses: dict[str, float]
+
+
+class Average:
+    """A moving average of a model's weights: ``model`` is a copy of the trained one, in fp32."""
+
+    def __init__(self, model: torch.nn.Module, trained: torch.nn.Module, decay: float) -> None:
+        self.model = model.requires_grad_(False).eval()
+        self.decay = decay
+        self._targets = list(self.model.parameters())
+        self._sources = list(trained.parameters())
+        self.model.load_state_dict(trained.state_dict())
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Move towards the trained weights; quickly in the first steps."""
+        weight = 1 - min(self.decay, (1 + step) / (10 + step))
+        torch._foreach_lerp_(self._targets, [source.detach() for source in self._sources], weight)
+
+
+@dataclass
+class StageState:
+    """The parts of one stage, by name: modules, averages and the optimizer; and its curve."""
+
+    modules: dict[str, torch.nn.Module]
+    averages: dict[str, Average]
+    optimizer: torch.optim.Optimizer
+    curve: list[CurvePoint] = field(default_factory=list)
+
+    def save(self, path: Path, pace: Pace) -> None:
+        """Write everything to ``path``, by a rename."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = {
+            "modules": {name: module.state_dict() for name, module in self.modules.items()},
+            "averages": {name: average.model.state_dict() for name, average in self.averages.items()},
+            "optimizer": self.optimizer.state_dict(),
+            "curve": [vars(point) for point in self.curve],
+            "step": pace.step,
+            "spent_s": pace.spent_s,
+            "is_finished": pace.is_finished,
+        }
+        temporary = path.with_suffix(".new")
+        torch.save(content, temporary)
+        temporary.replace(path)
+
+    def load(self, path: Path, pace: Pace, device: torch.device) -> None:
+        """Read what :meth:`save` wrote, and put ``pace`` where the stage was left."""
+        content = torch.load(path, map_location=device, weights_only=True)
+        for name, module in self.modules.items():
+            module.load_state_dict(content["modules"][name])
+        for name, average in self.averages.items():
+            average.model.load_state_dict(content["averages"][name])
+        self.optimizer.load_state_dict(content["optimizer"])
+        self.curve[:] = [CurvePoint(**point) for point in content["curve"]]
+        pace.step, pace.spent_before_s = content["step"], content["spent_s"]
+        pace.started = time.monotonic()
+
+
+def averaged_weights(path: Path, name: str, device: torch.device) -> dict[str, Any]:
+    """The averaged weights of one module of a stage that was saved."""
+    weights: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)["averages"][name]
+    return weights
+
+
+def adamw(groups: Iterable[tuple[torch.nn.Module, float]], weight_decay: float, device: torch.device) -> Any:
+    """AdamW over modules, each with its share of the learning rate; matrices alone decay."""
+    parameters = []
+    for module, share in groups:
+        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        for chosen, decay in (
+            ([parameter for parameter in trained if parameter.ndim > 1], weight_decay),
+            ([parameter for parameter in trained if parameter.ndim <= 1], 0.0),
+        ):
+            parameters.append({"params": chosen, "weight_decay": decay, "rate_share": share})
+    return torch.optim.AdamW(parameters, lr=1e-3, betas=(0.9, 0.95), eps=1e-8, fused=device.type == "cuda")
+
+
+def step_optimizer(optimizer: Any, rate: float, largest_norm: float) -> None:
+    """One step at ``rate``, gradients clipped, then dropped."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group["rate_share"]
+    torch.nn.utils.clip_grad_norm_(
+        [parameter for group in optimizer.param_groups for parameter in group["params"]], largest_norm
+    )
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)

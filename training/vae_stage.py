@@ -1,0 +1,132 @@
+"""Trains the VAE: absolute and squared error, edges, a little KL, and latents that survive being made smaller.
+
+The last term decodes latents that were averaged two by two and wants the picture at half its size: latents then carry
+what a picture shows at low frequencies, which a flow model learns sooner. Most of the time crops of half the side are
+seen, at a quarter of the cost. When it is done, the scale and shift of its latents are measured on fresh renders.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from training.data import Drawings, batches, step_generator
+from training.state import Average, CurvePoint, StageState, adamw, step_optimizer
+
+WHOLE_PICTURES_FROM = 0.65
+KL_WEIGHT = 3e-4
+SMALLER_WEIGHT = 0.25
+EDGE_WEIGHT = 0.5
+
+
+@dataclass(frozen=True)
+class VaeSettings:
+    """How the VAE is trained; ``batch`` counts whole pictures, crops are four times as many."""
+
+    batch: int = 32
+    rate: float = 1.0e-3
+    decay: float = 0.999
+    seed: int = 1
+    log_every: int = 25
+    save_every_s: float = 120.0
+
+
+def new_state(vae: Any, settings: VaeSettings, device: torch.device) -> StageState:
+    """A fresh state for ``vae``, which is on ``device``."""
+    average = Average(copy.deepcopy(vae), vae, settings.decay)
+    return StageState({"vae": vae}, {"vae": average}, adamw([(vae, 1.0)], 1e-4, device))
+
+
+def vae_losses(vae: Any, pictures: torch.Tensor, generator: torch.Generator) -> dict[str, torch.Tensor]:
+    """The terms of the loss for pictures [B, 3, S, S] in -1..1, each a scalar in fp32."""
+    posterior = vae.encode(pictures).latent_dist
+    mean, log_variance = posterior.mean.float(), posterior.logvar.float()
+    noise = torch.randn(mean.shape, generator=generator, device=mean.device)
+    latents = mean + torch.exp(0.5 * log_variance) * noise
+    drawn = vae.decode(latents.to(pictures.dtype), return_dict=False)[0].float()
+    terms = {
+        "picture": _difference(drawn, pictures),
+        "kl": 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).mean(),
+    }
+    quarter = max(len(pictures) // 4, 1)
+    smaller = vae.decode(functional.avg_pool2d(latents[:quarter], 2).to(pictures.dtype), return_dict=False)[0].float()
+    terms["smaller"] = functional.l1_loss(smaller, functional.avg_pool2d(pictures[:quarter], 2))
+    return terms
+
+
+def _difference(drawn: torch.Tensor, pictures: torch.Tensor) -> torch.Tensor:
+    error = drawn - pictures
+    edges = (error[..., 1:] - error[..., :-1]).abs().mean() + (error[..., 1:, :] - error[..., :-1, :]).abs().mean()
+    return error.abs().mean() + error.square().mean() + EDGE_WEIGHT * edges
+
+
+def total(terms: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The weighted sum that is minimised."""
+    return terms["picture"] + KL_WEIGHT * terms["kl"] + SMALLER_WEIGHT * terms["smaller"]
+
+
+def train_vae(state: StageState, drawings: Drawings, side: int, pace: Any, settings: VaeSettings, save: Any) -> None:
+    """Train until ``pace`` says stop; ``save()`` is called now and then."""
+    vae, device = state.modules["vae"], drawings.things.device
+    last_saved = pace.run_spent_s
+    whole = batches(len(drawings), settings.batch, settings.seed, pace.step, device)
+    many = batches(len(drawings), 4 * settings.batch, settings.seed, pace.step, device)
+    while not pace.must_stop:
+        generator = step_generator(settings.seed, pace.step, device)
+        if pace.share < WHOLE_PICTURES_FROM:
+            pictures = _cropped(drawings.render(next(many), side), pace.step, settings.seed)
+        else:
+            pictures = drawings.render(next(whole), side)
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            terms = vae_losses(vae, pictures, generator)
+        rate = pace.rate(settings.rate)
+        total(terms).backward()
+        step_optimizer(state.optimizer, rate, 1.0)
+        state.averages["vae"].update(pace.step)
+        if pace.step % settings.log_every == 0:
+            losses = {name: value.item() for name, value in terms.items()}
+            state.curve.append(CurvePoint(pace.step, round(pace.spent_s, 2), rate, losses))
+        pace.step += 1
+        if pace.run_spent_s - last_saved > settings.save_every_s:
+            last_saved = pace.run_spent_s
+            save()
+
+
+def _cropped(pictures: torch.Tensor, step: int, seed: int) -> torch.Tensor:
+    """A window of half the side, at one place of the 8-pixel grid for the whole batch."""
+    side = pictures.shape[-1] // 2
+    left, top = torch.randint(0, side // 8 + 1, (2,), generator=torch.Generator().manual_seed(seed + 7 * step)).tolist()
+    return pictures[..., 8 * top : 8 * top + side, 8 * left : 8 * left + side]
+
+
+@torch.no_grad()
+def measure_latents(vae: Any, drawings: Drawings, side: int, batch: int) -> tuple[float, float]:
+    """``scaling_factor`` and ``shift_factor`` that give the latents of ``drawings`` mean 0 and spread 1."""
+    sums = torch.zeros(2, dtype=torch.float64)
+    count = 0
+    for start in range(0, len(drawings), batch):
+        chosen = torch.arange(start, min(start + batch, len(drawings)), device=drawings.things.device)
+        latents = vae.encode(drawings.render(chosen, side)).latent_dist.mode().double().cpu()
+        sums += torch.stack([latents.sum(), latents.square().sum()])
+        count += latents.numel()
+    mean = (sums[0] / count).item()
+    spread = (sums[1] / count - mean**2).sqrt().item()
+    return 1 / spread, mean
+
+
+@torch.no_grad()
+def reconstruction_psnr(vae: Any, drawings: Drawings, side: int, batch: int) -> list[float]:
+    """PSNR in dB of every picture, decoded from the middle of its posterior and rounded to 8 bits."""
+    psnr: list[float] = []
+    for start in range(0, len(drawings), batch):
+        chosen = torch.arange(start, min(start + batch, len(drawings)), device=drawings.things.device)
+        pictures = drawings.render(chosen, side)
+        drawn = vae.decode(vae.encode(pictures).latent_dist.mode(), return_dict=False)[0]
+        first, second = (((image.clamp(-1, 1) + 1) * 127.5).round() for image in (pictures, drawn))
+        error = (first - second).square().mean(dim=(1, 2, 3)).clamp(min=1e-6)
+        psnr += (10 * torch.log10(255**2 / error)).tolist()
+    return psnr
