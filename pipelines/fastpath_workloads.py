@@ -194,11 +194,16 @@ def _vae_cases(model: Skeleton, plan: Sequence[tuple[tuple[int, int], bool]], de
         case
         for (width, height), edge_values in plan
         for case in cases_for(
-            vae_calls(model.vae, width, height, device, encodes=model.family.takes_image),
+            vae_calls(model.vae, width, height, device, encodes=_encodes(model)),
             f"vae {width}x{height}",
             edge_values=edge_values,
         )
     ]
+
+
+def _encodes(model: Skeleton) -> bool:
+    """Whether a request may bring an image, which the VAE then encodes."""
+    return model.family.takes_image or model.family.accepts_image
 
 
 def real_calls(model: Skeleton, user_sites: Sequence[UserSite], device: torch.device) -> list[tuple[str, SiteCall]]:
@@ -209,7 +214,7 @@ def real_calls(model: Skeleton, user_sites: Sequence[UserSite], device: torch.de
         for call in site_calls(model.transformer, workload, model.family, user_sites)
     ]
     width, height = real_size(model)
-    pictures = vae_calls(model.vae, width, height, device, encodes=model.family.takes_image)
+    pictures = vae_calls(model.vae, width, height, device, encodes=_encodes(model))
     return found + [(f"vae {width}x{height}", call) for call in pictures]
 
 

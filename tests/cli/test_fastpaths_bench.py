@@ -20,6 +20,8 @@ from fuseproof.fastpaths.benchmarking import ROUNDS
 from fuseproof.fastpaths.tracing import SiteCall, with_stand_ins
 from fuseproof.fastpaths.user_sites import UserSites
 from fuseproof.fastpaths.verification import Case, labelled
+from fuseproof.pipelines.fastpath_workloads import real_calls
+from fuseproof.pipelines.skeletons import skeleton_of
 from tests.cli.test_fastpaths_verify import WRONG
 from tests.fastpaths.test_verification import exact, residual_call
 from tests.fastpaths.test_verification import own as own_site
@@ -241,6 +243,12 @@ def test_frames_of_a_vae_are_calls_in_every_layout_and_pair_of_dtypes() -> None:
     assert 2 == sum("x in bfloat16, gamma in float32" in text for text in norms)
     assert 6 == sum(case.call.layout.operation.startswith("norm + wan_norm_silu") for case in cases)
     assert len(cases) == len({(case.call.layout.operation, case.text) for case in cases})
+
+
+def test_a_family_that_accepts_an_image_has_the_kernels_of_its_encode() -> None:
+    model = skeleton_of("embedded:longlive2")
+    operations = {call.layout.operation for _, call in real_calls(model, (), torch.device("cpu"))}
+    assert {"bordered_frames", "average_downsample_add"} <= operations
 
 
 @pytest.mark.gpu
