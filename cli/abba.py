@@ -12,6 +12,7 @@ import click
 
 from fuseproof.cli import exit_codes
 from fuseproof.cli.abba_ablate import ablation_remark
+from fuseproof.cli.abba_ablate_dry_run import idle_remark
 from fuseproof.cli.abba_arms import check_plan
 from fuseproof.cli.abba_dry_run import dry_run_lines
 from fuseproof.cli.abba_from import plan_again, remarks_of
@@ -241,8 +242,8 @@ def _show_dry_run(options: AbbaOptions) -> int:
     planned = dry_run(plan, directory, places_of(plan, directory, "", Path.cwd(), worktrees))
     remarks = [] if again is None else list(again.remarks)
     remarks += [*not_here, *unmeasured_changes(plan, worktrees)]
-    found = (ablation_remark(plan), one_block_remark(plan), dummy_weights_remark(plan, survey))
-    remarks += [text for text in found if text]
+    found = (ablation_remark(plan), idle_remark(plan, survey), one_block_remark(plan))
+    remarks += [text for text in (*found, dummy_weights_remark(plan, survey)) if text]
     if options.as_json:
         click.echo(json.dumps(planned.to_json() | {"remarks": remarks}, indent=2, allow_nan=False))
     else:

@@ -55,6 +55,12 @@ def sites_of_cells(cells: tuple[Cell, ...], arm: Arm) -> Ablatable:
     return found[first]
 
 
+def needs_a_card(site: str) -> bool:
+    """Whether the fast path declines without a CUDA device: it runs Triton kernels, or is another form than eager's."""
+    guide = _guide()
+    return bool(guide.kernels_of(site)) or guide.quality_of(site) != QUALITIES[0]
+
+
 def needed_sites(family: Family, room: Path = ROOM) -> dict[str, str]:
     """Each site of the family that needs another one, and that one: what ``REQUIRES`` of its components says."""
     classes = {name for component in family.components.values() for name in component.classes}
@@ -63,7 +69,7 @@ def needed_sites(family: Family, room: Path = ROOM) -> dict[str, str]:
         if classes.isdisjoint(known.classes):
             continue
         path = room / "sites" / known.folder / "__init__.py"
-        found.update(_requires(ast.parse(path.read_text(encoding="utf-8")), path))
+        found.update(required_sites(ast.parse(path.read_text(encoding="utf-8")), path))
     return found
 
 
@@ -106,7 +112,7 @@ def _family(cell: Cell, options: GenerateOptions) -> Family:
     return family
 
 
-def _requires(tree: ast.Module, path: Path) -> Iterator[tuple[str, str]]:
+def required_sites(tree: ast.Module, path: Path) -> Iterator[tuple[str, str]]:
     """``dict.fromkeys((*A, *B), "needed")``, or ``{site: "needed" for site in SITES if site != "needed"}``."""
     constants = {
         node.targets[0].id: node.value

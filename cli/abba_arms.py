@@ -15,9 +15,12 @@ from fuseproof.errors import FuseproofError, UsageError
 
 if TYPE_CHECKING:
     from fuseproof.cli.generate_options import GenerateOptions
-    from fuseproof.schedules.plan import Plan
+    from fuseproof.schedules.arms import Arm
+    from fuseproof.schedules.plan import Cell, Plan
 
+PROFILE_FLAG = "--profile"
 GENERATE_NAME = "fuseproof generate"
+EVERY_OPTION = f"{GENERATE_NAME} --help lists every option."
 
 
 def check_plan(plan: Plan) -> None:
@@ -43,6 +46,7 @@ def refuse_bad_flags(plan: Plan) -> list[tuple[str, GenerateOptions]]:
     for cell in plan.cells:
         for role, arm in plan.arms.by_key.items():
             if arm.command is not None or arm.ref is not None or arm.python is not None:
+                _refuse_profiled_command(f"Cell {cell.name}, {role}", arm, cell)
                 continue  # another commit's generate may know other flags: its slots say so
             parsed = parsed_flags(generate_words(arm, cell, Path("perf.json"), Path("outputs")))
             if isinstance(parsed, FuseproofError):
@@ -53,12 +57,38 @@ def refuse_bad_flags(plan: Plan) -> list[tuple[str, GenerateOptions]]:
                     next_step="Run it with `fuseproof generate`; compare times without it.",
                 )
             if parsed.profile:
-                raise UsageError(
-                    f"Cell {cell.name}, {role}: --profile slows the host down, so its times mean nothing.",
-                    next_step="Drop it here; `fuseproof profile --before A --after B` compares two profiles.",
-                )
+                raise _profiled(f"Cell {cell.name}, {role}")
             found.append((f"Cell {cell.name}, {role}", parsed))
     return found
+
+
+def _refuse_profiled_command(place: str, arm: Arm, cell: Cell) -> None:
+    """Raise for a command, or another commit, whose ``generate`` (ours or sglang's) is told to profile."""
+    from fuseproof.harness.campaign.arms import filled_template, generate_words
+
+    if arm.command is None:
+        words = ("generate", *generate_words(arm, cell, Path("perf.json"), Path("outputs")))
+    else:
+        words = filled_template(arm, "perf.json", "outputs", cell=cell)
+    if _asks_for_a_profile(words):
+        raise _profiled(place)
+
+
+def _asks_for_a_profile(words: Sequence[str]) -> bool:
+    own = words[words.index("generate") + 1 :] if "generate" in words else ()
+    is_asked = False
+    for word, following in zip(own, (*own[1:], ""), strict=False):  # no word, no pair
+        flag, equals, value = word.partition("=")
+        if flag == PROFILE_FLAG:
+            is_asked = (value if equals else following).lower() != "false"
+    return is_asked
+
+
+def _profiled(place: str) -> UsageError:
+    return UsageError(
+        f"{place}: --profile slows the host down, so its times mean nothing.",
+        next_step="Drop it here; `fuseproof profile --before A --after B` compares two profiles.",
+    )
 
 
 def refuse_bad_requests(arms: Sequence[tuple[str, GenerateOptions]]) -> None:
@@ -88,6 +118,6 @@ def parsed_flags(words: Sequence[str]) -> GenerateOptions | FuseproofError:
         except click.exceptions.Exit:
             return UsageError("--help runs nothing.", next_step="Leave it out.")
         except click.ClickException as error:
-            return UsageError(error.format_message(), next_step=f"{GENERATE_NAME} --help lists every option.")
+            return UsageError(error.format_message(), next_step=EVERY_OPTION)
         except FuseproofError as error:
             return error

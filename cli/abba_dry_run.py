@@ -35,6 +35,30 @@ def dry_run_lines(plan: Plan, planned: DryRun, shown_directory: Path, remarks: S
         yield f"cell {cell.name} (outputs: {cell.contract})" + (f", {CELL_FLAGS}:" if uses_cells and cell.flags else "")
         if uses_cells and cell.flags:
             yield from wrapped(shared_words(cell.flags))
+    if plan.ablation is None:
+        yield from _arms_and_slots(plan, planned, shown_directory)
+    else:
+        yield from _units_and_order(plan, planned, shown_directory)
+    yield from _cost_lines(planned)
+    for remark in remarks:
+        yield from textwrap.wrap(f"note: {remark}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    yield "nothing was run or written; --json adds every slot's full command"
+
+
+def _units_and_order(plan: Plan, planned: DryRun, shown_directory: Path) -> Iterator[str]:
+    """Of an ablation, whose arms differ in ``--fastpaths`` alone: the command once, a line a unit, the order once."""
+    from fuseproof.cli.abba_ablate_dry_run import order_lines, unit_lines
+    from fuseproof.schedules.ablation import FASTPATHS
+
+    yield f"every arm, each with {FASTPATHS} of its own:"
+    words = _arm_words(plan.arm("A"), planned.places.get("A"))
+    yield from wrapped([f"{FASTPATHS}=NAMES" if word.split("=", 1)[0] == FASTPATHS else word for word in words])
+    yield from unit_lines(plan, planned)
+    yield f"order of the slots ({SLOT} is {shown_directory}/slots/CELL/BLOCK-PLACE-ARM):"
+    yield from order_lines(planned)
+
+
+def _arms_and_slots(plan: Plan, planned: DryRun, shown_directory: Path) -> Iterator[str]:
     for letter in plan.letters:
         arm, role = plan.arm(letter), "baseline" if letter == "A" else "candidate"
         article = "the" if len(plan.letters) == 2 or letter == "A" else "a"
@@ -47,10 +71,6 @@ def dry_run_lines(plan: Plan, planned: DryRun, shown_directory: Path, remarks: S
     for slot, _ in planned.slots:
         note = "warm-up, discarded" if slot.kind == "warmup" else f"{slot.orientation} {slot.label}"
         yield f"  {slot.id:<{width}}  arm {slot.arm}  {note}"
-    yield from _cost_lines(planned)
-    for remark in remarks:
-        yield from textwrap.wrap(f"note: {remark}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-    yield "nothing was run or written; --json adds every slot's full command"
 
 
 def _place_lines(arm: Arm, place: ArmPlace | None) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,11 +15,15 @@ import click
 from fuseproof.cli import exit_codes
 from fuseproof.cli.diverge_options import DivergeOptions
 from fuseproof.cli.option_fields import click_options
+from fuseproof.cli.output_names import check_file
+from fuseproof.harness.atomic_files import write_text_atomically
 from fuseproof.harness.escape import visible
 
 if TYPE_CHECKING:
+    from fuseproof.cli.diverge_flags import Config
     from fuseproof.cli.diverge_processes import ArmProcesses
     from fuseproof.cli.diverge_search import Result
+    from fuseproof.schedules.plan import Plan
 
 STDOUT = "-"
 
@@ -42,30 +46,37 @@ def diverge(**flags: Any) -> int:
     Exit codes: 0 nothing differs, 4 something does, 1 an arm failed, 2 usage, 130 interrupted.
     """
     options = DivergeOptions(**flags)
+    if options.json is not None and options.json != STDOUT:
+        check_file(Path(options.json), "--json")
     result = search(options)
     from fuseproof.cli.diverge_text import as_json, lines_of
 
     code = exit_codes.CONTRACT if result.has_difference else exit_codes.DONE
     document = json.dumps(as_json(result, code), indent=2, allow_nan=False)
-    if options.json is not None and options.json != STDOUT:
-        _write(Path(options.json), document)
     if options.json == STDOUT:
         click.echo(document)
-    else:
-        for line in lines_of(result):
-            click.echo(visible(line))
+        return code
+    for line in lines_of(result):
+        click.echo(visible(line))
+    if options.json is not None:
+        write_text_atomically(options.json, document + "\n")
     return code
 
 
 def search(options: DivergeOptions) -> Result:
     """Run both arms and find where they first differ; raises :class:`FuseproofError`."""
+    from fuseproof.cli.diverge_processes import ArmProcesses
     from fuseproof.cli.diverge_search import Search
 
     with tempfile.TemporaryDirectory(prefix="fuseproof-diverge-") as temporary:
         folder = Path(temporary).resolve()
-        with _processes(options, folder) as processes:
+        plan = options.plan()
+        configs = ArmProcesses(plan, {}, folder).configs()
+        _compare_flags(configs)
+        with _processes(plan, folder) as processes:
             graphs = processes.with_graphs()
-            found = Search(processes.start, folder, graphs, _say).run()
+            found = Search(processes.start, folder, graphs, _say, configs).run()
+            found.commits = processes.commits()
     for role in sorted(graphs):
         found.remarks.append(f"passes 2 and 3 ran the {role} without its CUDA graphs, which call no module")
     for role, answer in found.arms.items():
@@ -74,15 +85,26 @@ def search(options: DivergeOptions) -> Result:
     return found
 
 
+def _compare_flags(configs: Mapping[str, Config]) -> None:
+    """Say where the flags of both arms differ, and refuse what they alone rule out; of refs nothing is known yet."""
+    from fuseproof.cli.diverge_flags import differences, refuse_other_requests
+    from fuseproof.cli.diverge_search import ROLES
+
+    if len(configs) < len(ROLES):
+        return
+    one, other = (configs[role] for role in ROLES)
+    refuse_other_requests(one, other)
+    for setting in differences(one, other):
+        _say(f"the arms differ in {setting}")
+
+
 @contextmanager
-def _processes(options: DivergeOptions, folder: Path) -> Iterator[ArmProcesses]:
+def _processes(plan: Plan, folder: Path) -> Iterator[ArmProcesses]:
     """Both arms ready to start: refs checked out, set up and proved to be what is imported, as for a campaign."""
     from fuseproof.cli.diverge_processes import ArmProcesses
     from fuseproof.harness.campaign.arm_caches import cache_space, remove_space
     from fuseproof.harness.campaign.git_arms import prepare_arms, resolve_arms
 
-    plan = options.plan()
-    ArmProcesses(plan, {}, folder).refuse_bad_flags()
     worktrees = resolve_arms(plan, Path.cwd())
     space = cache_space(folder, datetime.now(UTC).isoformat())
     try:
@@ -102,19 +124,6 @@ def _held_back(found: Result) -> list[str]:
         for name, site in answer.get("sites", {}).items()
         if site.get("state") == "rejected"
     ]
-
-
-def _write(path: Path, text: str) -> None:
-    from fuseproof.errors import FuseproofError
-    from fuseproof.harness.atomic_files import write_text_atomically
-
-    try:
-        write_text_atomically(path, text + "\n")
-    except OSError as error:
-        raise FuseproofError(
-            f"--json {path} cannot be written: {error.strerror or error}.",
-            next_step="Name a file in a folder that is there.",
-        ) from error
 
 
 def _say(text: str) -> None:

@@ -70,7 +70,7 @@ def opened_arm(words: Sequence[str]) -> Iterator[ArmPasses]:
     options = parsed_flags(words)
     if isinstance(options, FuseproofError):
         raise options
-    folder = _foreign_folder(options)
+    folder = foreign_folder(options)
     with _native_arm(options) if folder is None else _generic_arm(options, folder) as arm:
         yield arm
 
@@ -83,7 +83,7 @@ def _native_arm(options: GenerateOptions) -> Iterator[ArmPasses]:
     from fuseproof.pipelines.divergence.following import RequestFollower
 
     job = prepare(options)
-    _refuse_several(len(job.requests))
+    refuse_several(len(job.requests))
     follower = RequestFollower()
     session = open_session(job, follower, choose_certificate(options, job.user_sites))
     try:
@@ -102,12 +102,23 @@ def _passes_of(session: Session, job: Job, follower: Any) -> ArmPasses:
 
     def describe() -> dict[str, Any]:
         sites = session.fastpaths_report()["sites"]
-        return {"sites": sites, "graphs": session.graphs_report(), "notes": list(job.warnings)}
+        config = _config_of(job, session)
+        return {"sites": sites, "graphs": session.graphs_report(), "notes": list(job.warnings), "config": config}
 
     pipe = session._runner.pipe  # no commit has a public name for it
     return ArmPasses(
         Subject.of(pipe), follower, lambda: session.run(job.requests[0]).image, torch.device(session.device), describe
     )
+
+
+def _config_of(job: Job, session: Session) -> dict[str, Any]:
+    """Every effective flag as this commit's dump has it; empty where it writes that in another way."""
+    from fuseproof.cli import generate_record
+
+    config: dict[str, Any] = {}
+    with contextlib.suppress(AttributeError, TypeError):  # no commit has a public name for it
+        config = generate_record._config(job, session) | {"prompt": [one.prompt for one in job.requests]}
+    return dict(json.loads(json.dumps(config, default=str)))
 
 
 @contextlib.contextmanager
@@ -127,7 +138,7 @@ def _generic_arm(options: GenerateOptions, folder: Path) -> Iterator[ArmPasses]:
     silence_libraries()
     sites = read_user_sites(options)
     prompts = read_prompts(options.prompt, options.prompt_path)
-    _refuse_several(len(prompts))
+    refuse_several(len(prompts))
     request = _generic_request(options, prompts[0])
     device = choose_device(options.device)
     pipe = generic.load(folder, choose_dtype(options.dtype, device), device)
@@ -144,7 +155,8 @@ def _generic_arm(options: GenerateOptions, folder: Path) -> Iterator[ArmPasses]:
 
     def describe() -> dict[str, Any]:
         report = {} if mounted is None else mounted.report()["sites"]
-        return {"sites": report, "graphs": {}, "notes": notes}
+        config = json.loads(json.dumps(options.as_config(), default=str))
+        return {"sites": report, "graphs": {}, "notes": notes, "config": config | {"prompt": list(prompts)}}
 
     follower = RequestFollower()
     try:
@@ -177,7 +189,7 @@ def _generic_request(options: GenerateOptions, prompt: str) -> Any:
     )
 
 
-def _foreign_folder(options: GenerateOptions) -> Path | None:
+def foreign_folder(options: GenerateOptions) -> Path | None:
     """The folder of a diffusers pipeline whose class is no family's; None where ``generate`` knows what to do."""
     from fuseproof.pipelines.families import FAMILIES
 
@@ -192,7 +204,8 @@ def _foreign_folder(options: GenerateOptions) -> Path | None:
     return None if not isinstance(kind, str) or kind in known else folder
 
 
-def _refuse_several(count: int) -> None:
+def refuse_several(count: int) -> None:
+    """Raise :class:`UsageError` for more than one prompt."""
     from fuseproof.errors import UsageError
 
     if count > 1:

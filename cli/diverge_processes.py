@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 import fuseproof
 from fuseproof.cli.abba_arms import parsed_flags, refusal
 from fuseproof.cli.arm_logs import last_words
+from fuseproof.cli.diverge_flags import checked_config
 from fuseproof.cli.diverge_search import ROLES, Answer
 from fuseproof.errors import FuseproofError, UsageError
 
 if TYPE_CHECKING:
+    from fuseproof.cli.request_checks import Checked
     from fuseproof.harness.campaign.arm_places import ArmPlace
     from fuseproof.schedules.plan import Arm, Plan
 
@@ -68,8 +70,13 @@ class ArmProcesses:
 
         return generate_words(self._arm(role), self.plan.cells[0], self.folder / "perf.json", self.folder / "outputs")
 
-    def refuse_bad_flags(self) -> None:
-        """Raise :class:`UsageError` for flags that this ``generate`` refuses; another commit's says so itself."""
+    def configs(self) -> dict[str, dict[str, Any]]:
+        """The effective flags of each arm that runs this ``generate``; of another commit's its own answer tells.
+
+        Raises :class:`UsageError` for flags that ``generate`` refuses.
+        """
+        found: dict[str, dict[str, Any]] = {}
+        checked: Checked = {}
         for role in ROLES:
             if self._arm(role).ref is None and self._arm(role).python is None:
                 parsed = parsed_flags(self.words(role))
@@ -79,6 +86,20 @@ class ArmProcesses:
                     raise UsageError(
                         f"The {role} has --profile, and diverge compares bits, not times.", next_step="Drop it."
                     )
+                found[role] = checked_config(role, parsed, checked)
+        return found
+
+    def commits(self) -> dict[str, str]:
+        """Which code each arm runs, in words; empty where both run the same."""
+        if not any(self._arm(role).ref for role in ROLES):
+            return {}
+        return {role: self._code(role) for role in ROLES}
+
+    def _code(self, role: str) -> str:
+        place, ref = self.places.get(LETTERS[role]), self._arm(role).ref
+        if ref is None:
+            return "the present code"
+        return ref if place is None or place.commit is None else f"{ref} (commit {place.commit[:12]})"
 
     def with_graphs(self) -> frozenset[str]:
         """The roles whose flags ask for CUDA graphs."""

@@ -13,12 +13,14 @@ itself; it is then held against itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fuseproof.cli.diverge_flags import Config, Setting, differences, noise_differences, other_steps
 from fuseproof.errors import UsageError
 from fuseproof.pipelines.divergence.calls import AFTER_LOOP, BEFORE_LOOP, Call
 from fuseproof.pipelines.divergence.comparing import Finding, Pair, compare_calls, first_difference
@@ -78,6 +80,10 @@ class Place:
 class Result:
     """What was found. ``kind``: ``same``, ``difference``, ``nondeterministic`` (``arm`` does not repeat itself) or
     ``graphs`` (``arm``'s CUDA graphs give other bits than its own eager run).
+
+    ``flags`` are the effective flags that differ, ``commits`` the code of each arm where it is not the same,
+    ``noise`` the flags that make the first latents differ, where they do: nothing behind them was looked at then.
+    ``loading_s`` is what loading and warming up took, of all processes.
     """
 
     kind: str = "same"
@@ -92,6 +98,10 @@ class Result:
     arms: dict[str, Answer] = field(default_factory=dict)
     passes: list[dict[str, Any]] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+    flags: list[Setting] = field(default_factory=list)
+    commits: dict[str, str] = field(default_factory=dict)
+    noise: list[Setting] = field(default_factory=list)
+    loading_s: float = 0.0
 
     @property
     def has_difference(self) -> bool:
@@ -103,37 +113,51 @@ class Result:
         whole: list[float] = [one["seconds"] for one in self.passes if one["pass"] == "latents"]
         if not whole or not sum(whole):
             return None
-        return float(sum(one["seconds"] for one in self.passes) / (sum(whole) / len(whole)))
+        return self.passes_s / (sum(whole) / len(whole))
+
+    @property
+    def passes_s(self) -> float:
+        """What all passes took."""
+        return float(sum(one["seconds"] for one in self.passes))
 
 
 @dataclass
 class Search:
-    """One search. ``graphs`` are the roles whose arm replays CUDA graphs; ``say`` shows progress."""
+    """One search. ``graphs`` are the roles whose arm replays CUDA graphs; ``say`` shows progress.
+
+    ``configs`` are the effective flags of the roles of which they are known beforehand.
+    """
 
     start: Start
     folder: Path
     graphs: frozenset[str] = frozenset()
     say: Callable[[str], None] = lambda _: None
+    configs: Mapping[str, Config] = field(default_factory=dict)
     result: Result = field(default_factory=Result)
 
     def run(self) -> Result:
         """Find the first difference, or that there is none."""
         result, found = self.result, {}
-        with self.start(BASELINE, ()) as arm:
+        with self._started(BASELINE, ()) as arm:
             found[BASELINE] = self._latents(arm, BASELINE)
-        with self.start(CANDIDATE, ()) as arm:
+        with self._started(CANDIDATE, ()) as arm:
             found[CANDIDATE] = self._latents(arm, CANDIDATE)
             result.arms = found
             result.place = place = self._place(found)
+            noise = self._compare_configs(found)
             if place is None:
                 return result
             result.kind = "difference"
+            if place.last == 0 and noise:
+                result.noise = noise
+                self._grow()
+                return result
             calls = {} if CANDIDATE in self.graphs else {CANDIDATE: self._calls(arm, CANDIDATE, place)}
         self._grow()
         if not calls:
-            with self.start(CANDIDATE, EAGER) as arm:
+            with self._started(CANDIDATE, EAGER) as arm:
                 calls[CANDIDATE] = self._calls(arm, CANDIDATE, place)
-        with self.start(BASELINE, self._eager(BASELINE)) as arm:
+        with self._started(BASELINE, self._eager(BASELINE)) as arm:
             calls[BASELINE] = self._calls(arm, BASELINE, place)
             if self._tell_unstable(calls):
                 pair = None
@@ -144,11 +168,27 @@ class Search:
         if result.kind == "nondeterministic":
             self._within(str(result.arm), place, calls)
         elif pair is not None:
-            with self.start(CANDIDATE, self._eager(CANDIDATE)) as arm:
+            with self._started(CANDIDATE, self._eager(CANDIDATE)) as arm:
                 self._compare_tensors(pair, kept, self._kept(arm, CANDIDATE, place, pair))
         if result.kind == "difference":
             self._observe(place)
         return result
+
+    @contextmanager
+    def _started(self, role: str, more: Sequence[str]) -> Iterator[Arm]:
+        self.say(f"{role}: loading and warming up")
+        began = time.monotonic()
+        with self.start(role, more) as arm:
+            seconds = time.monotonic() - began
+            self.result.loading_s += seconds
+            self.say(f"{role}: that took {seconds:.1f} s")
+            yield arm
+
+    def _compare_configs(self, found: Mapping[str, Answer]) -> list[Setting]:
+        """Note which effective flags differ; those that draw the first latents are returned."""
+        sides = [{**self.configs.get(role, {}), **found[role].get("config", {})} for role in ROLES]
+        self.result.flags = differences(*sides)
+        return noise_differences(*sides)
 
     def _latents(self, arm: Arm, role: str) -> Answer:
         self.say(f"pass 1, {role}: the whole request, latents digested behind every step")
@@ -177,6 +217,7 @@ class Search:
         self.result.passes.append(
             {"pass": name, "arm": role, "seconds": answer["seconds"], "peak_mib": answer["peak_mib"]}
         )
+        self.say(f"{role}: that took {answer['seconds']:.1f} s")
         return answer
 
     def _eager(self, role: str) -> tuple[str, ...]:
@@ -208,7 +249,7 @@ class Search:
         """Hold an arm that does not repeat itself against itself; ``calls`` are those of the place looked at before."""
         place, result = self.result.place, self.result
         assert place is not None, "an arm that does not repeat itself differs somewhere"
-        with self.start(role, self._eager(role)) as arm:
+        with self._started(role, self._eager(role)) as arm:
             first = calls[role] if place == looked_at else self._calls(arm, role, place, "held against itself")
             for _ in range(MOST_REPEATS - 1):
                 again = self._calls(arm, role, place, "held against itself")
@@ -251,20 +292,20 @@ class Search:
         for role in ROLES:
             if not needs_observing(finding, role, self.result.arms[role]):
                 continue
-            with self.start(role, (*self._eager(role), *OBSERVING)) as arm:
+            with self._started(role, (*self._eager(role), *OBSERVING)) as arm:
                 answer = self._calls(arm, role, place, "every fast path held against its reference")
             if answer["disagreements"]:
                 self.result.observed[role] = answer["disagreements"][0]
 
 
 def needs_observing(finding: Finding, role: str, answer: Answer) -> bool:
-    """Whether fused calls of this arm may hide the place: a rewritten block as a whole, or no call at all."""
+    """Whether fused calls of this arm may hide the place: in a block that an arm rewrote, or in no call at all."""
     if not any(site.get("calls_fused") for site in answer.get("sites", {}).values()):
         return False
     if finding.cause is None:
         return True
     call = finding.cause.baseline if role == BASELINE else finding.cause.candidate
-    return call.kind == "site"
+    return call.kind == "site" or bool(finding.suspects[ROLES.index(role)])
 
 
 def _compared(one: Answer, other: Answer) -> Finding:
@@ -275,11 +316,7 @@ def _refuse_other_work(ends: Sequence[Sequence[Mapping[str, Any]]]) -> None:
     """Raise :class:`UsageError` where the arms were asked for different things."""
     one, other = ends
     if len(one) != len(other):
-        raise UsageError(
-            f"the baseline runs {len(one) - 1} steps and the candidate {len(other) - 1}, so their steps cannot be "
-            "compared.",
-            next_step="Give both the same --num-inference-steps and model, best in --flags.",
-        )
+        raise other_steps(len(one) - 1, len(other) - 1)
     layouts = [(end[0]["shape"], end[0]["dtype"]) for end in ends]
     if layouts[0] != layouts[1]:
         told = " against ".join(f"{shape} {dtype}" for shape, dtype in layouts)

@@ -15,13 +15,20 @@ if TYPE_CHECKING:
 SCHEMA = "fuseproof.diverge/1"
 NAMES_SHOWN = 3
 STEPS_SHOWN = 6
+SETTINGS_SHOWN = 6
 
 
 def lines_of(result: Result) -> Iterator[str]:
-    """The text for a person; the first line names the step, the second the module."""
+    """The text for a person: what the arms differ in, then the step, then the module."""
+    yield _arms_text(result)
     yield _headline(result)
     if result.kind == "graphs":
         yield f"The {result.arm}'s CUDA graphs give other bits than its own eager run: look there."
+    elif result.noise:
+        yield (
+            f"first latents: drawn by other flags ({'; '.join(map(str, result.noise))}), so nothing behind them can "
+            "agree, and nothing more was looked at: give both arms the same"
+        )
     elif result.has_difference:
         yield from _finding_lines(result)
     for role, note in result.observed.items():
@@ -30,7 +37,7 @@ def lines_of(result: Result) -> Iterator[str]:
     yield from (f"note: {remark}" for remark in result.remarks)
     worth = result.requests_worth
     if worth is not None:
-        yield f"passes took the time of {worth:.1f} requests{_memory_text(result)}"
+        yield _cost_text(result, worth)
 
 
 def as_json(result: Result, exit_code: int) -> dict[str, Any]:
@@ -53,6 +60,7 @@ def as_json(result: Result, exit_code: int) -> dict[str, Any]:
         "settings": _changed(result, "settings"),
         "weights": sorted(_changed(result, "weights")),
         "inner": None if inner is None else _call_json(inner.baseline, inner),
+        "suspects": {} if finding is None else dict(zip(ROLES, map(list, finding.suspects), strict=True)),
         "observed": result.observed,
         "consequences": None if finding is None else finding.consequences,
         "compared_calls": None if finding is None else finding.compared,
@@ -63,7 +71,26 @@ def as_json(result: Result, exit_code: int) -> dict[str, Any]:
         "requests_worth": None if result.requests_worth is None else round(result.requests_worth, 2),
         "sites": {role: answer.get("sites", {}) for role, answer in result.arms.items()},
         "remarks": result.remarks,
+        "flags": {one.name: [one.baseline, one.candidate] for one in result.flags},
+        "commits": result.commits,
+        "loading_seconds": round(result.loading_s, 3),
     }
+
+
+def _arms_text(result: Result) -> str:
+    told = [str(one) for one in result.flags]
+    if result.commits:
+        told.insert(0, " against ".join(result.commits[role] for role in ROLES))
+    return f"arms (baseline against candidate): {'; '.join(told)}" if told else "arms: no flag differs"
+
+
+def _cost_text(result: Result, worth: float) -> str:
+    runs = len(result.passes)
+    return (
+        f"{runs} runs of the request, whole or in part, took {result.passes_s:.1f} s, {worth:.1f} times a whole one "
+        f"(pass 1 is two whole ones); loading and warming up took another {result.loading_s:.1f} s"
+        f"{_memory_text(result)}"
+    )
 
 
 def _headline(result: Result) -> str:
@@ -81,7 +108,11 @@ def _place_text(place: Place) -> str:
 
 
 def _cause_kind(result: Result) -> str | None:
-    """``call``: made in one; ``input``: handed to one from outside; ``outside``: all calls are equal."""
+    """``noise``: other first latents by flags; ``call``: made in one; ``input``: handed to one from outside;
+    ``outside``: all calls are equal.
+    """
+    if result.noise:
+        return "noise"
     if result.finding is None:
         return None
     if result.finding.cause is not None:
@@ -109,6 +140,7 @@ def _finding_lines(result: Result) -> Iterator[str]:
         )
     yield from _tensor_lines(result, finding)
     yield from _site_lines(pair, result)
+    yield from _suspect_lines(finding)
     yield from _fact_lines(result)
     if finding.inner is not None:
         yield (
@@ -149,7 +181,8 @@ def _tensor_text(one: TensorDifference) -> str:
     assert one.difference is not None and one.first_index is not None and one.first_values is not None
     values = " against ".join(one.first_values)
     shape = "x".join(map(str, one.shape)) or "scalar"
-    return f"{shape} {one.dtype}: {difference_text(one.difference)}; first at {list(one.first_index)}: {values}"
+    how = difference_text(one.difference, "the baseline")
+    return f"{shape} {one.dtype}: {how}; first at {list(one.first_index)}: {values}"
 
 
 def _site_lines(pair: Pair, result: Result) -> Iterator[str]:
@@ -162,9 +195,19 @@ def _site_lines(pair: Pair, result: Result) -> Iterator[str]:
             yield f"  site {gate['site']} in {name}: ran {gate['ran']}, {gate['state']}{reason}{key}"
 
 
+def _suspect_lines(finding: Finding) -> Iterator[str]:
+    for role, sites in zip(ROLES, finding.suspects, strict=True):
+        if sites:
+            yield f"  ran fused inside it in the {role}, with no like in the other arm: {_listed(sites)}"
+
+
 def _fact_lines(result: Result) -> Iterator[str]:
-    for name, (before, after) in _changed(result, "settings").items():
-        yield f"  setting {name}: {before} against {after}"
+    settings = _changed(result, "settings")
+    likely = ", the likely cause" if result.finding is not None and result.finding.cause is not None else ""
+    for name, (before, after) in list(settings.items())[:SETTINGS_SHOWN]:
+        yield f"  setting {name}: {before} against {after}{likely}"
+    if len(settings) > SETTINGS_SHOWN:
+        yield f"  and {len(settings) - SETTINGS_SHOWN} more settings, which --json has"
     weights = sorted(_changed(result, "weights"))
     if weights:
         yield f"  its own weights differ: {_listed(tuple(weights))}"
@@ -196,14 +239,18 @@ def _observed_text(note: Mapping[str, Any]) -> str:
         how = str(note["mismatch"])
     else:
         whole: dict[str, Any] = {name: float("nan") if value is None else value for name, value in values.items()}
-        how = difference_text(BitDifference(**whole))
+        how = difference_text(BitDifference(**whole), "the reference")
     return f"site {note['site']} in {note['label']}, forward {note['forward']}: {how}; key {note['key']}"
 
 
 def _growth_lines(result: Result) -> Iterator[str]:
     if not result.growth or result.kind == "graphs":
         return
-    yield "latents (candidate against baseline): " + "; ".join(map(_growth_text, _picked(result.growth)))
+    shown, differing = _picked(result.growth), sum(1 for one in result.growth if one.differing_share)
+    which = ""
+    if len(shown) < differing:
+        which = f"; {len(shown)} of the {differing} steps that differ, evenly spaced, --json has every one"
+    yield f"latents (candidate against baseline{which}): {'; '.join(map(_growth_text, shown))}"
 
 
 def _picked(growth: list[Growth]) -> list[Growth]:

@@ -127,18 +127,23 @@ def bench(
 ) -> int:
     """Time every kernel on a card: the eager chain, the fused form, and a copy of as many bytes.
 
-    Inputs rotate over more memory than the cache holds. Each kernel's bits are compared first; one that differs gets no
-    time and no speed-up, and the exit code is 1. Medians of CUDA-graph replays in several rounds, with the smallest and
-    the largest. A row is printed as soon as it is measured; --model and --site narrow what is measured.
+    Needs a card. Inputs rotate over more memory than the cache holds. Each kernel's bits are compared first; one that
+    differs gets no time and no speed-up, and the exit code is 1. Medians of CUDA-graph replays in several rounds, with
+    the smallest and the largest. A row is printed as soon as it is measured; --model and --site narrow what is
+    measured.
 
     With --baseline a row is slower only beyond the spread of both runs, alone and over its eager chain, and again in a
-    second look (docs/fast-path-work.md). Exit codes: 3 slower, 6 a row without a time that had one, 1 other bits, 2 a
-    baseline of another card or version.
+    second look (docs/fast-path-work.md).
+
+    Exit codes: 1 other bits; 2 nothing was measured (no card, a baseline of another card or version, a wrong flag); 3
+    slower than the baseline; 6 a row without a time that had one.
     """
     _refuse_useless(captured, sites, shapes, counted, ncu_report)
     if as_markdown and as_json:
         raise UsageError("--markdown and --json are two forms of the same result.", next_step="Choose one.")
     shapes = tuple(dict.fromkeys(shapes))
+    if fastpaths_from is not None:
+        card("bench")  # asked here, for a file of one's own imports torch
     own = load_own(fastpaths_from)
     check_site_names(sites, own)
     if counted is not None:
@@ -160,18 +165,18 @@ def bench(
     rows = _printed(measuring.rows(), head, not as_json, as_markdown)
     document = head | {"calls": [measuring.entry(*row) for row in rows], "guard": None, "counters": None}
     code = exit_codes.FAILED if any(one.outcome.state == "differs" for _, one in rows) else exit_codes.DONE
+    if save_baseline is not None:  # before anything that may fail: what was measured stays
+        why_not = save(save_baseline, document)
+        click.echo(f"fuseproof: {why_not or f'stored in {save_baseline}'}", err=True)
+    wanted = _wanted(model, sites, shapes, captured, fastpaths_from, seed)
     if stored is not None and baseline is not None:
-        judged = judged_against(stored, document, measuring)
+        judged = judged_against(stored, document, wanted)
         document["guard"] = guard_document(judged, baseline)
         code = exit_codes.first_of(code, guard_code(judged))
         _say(guard_lines(judged, baseline), as_json)
     if counted is not None:
-        wanted = _wanted(model, sites, shapes, captured, fastpaths_from, seed)
         document["counters"] = counters_of(counted, document["calls"], wanted, report)
         _say(counter_lines(document["counters"]), as_json)
-    if save_baseline is not None:
-        why_not = save(save_baseline, document)
-        click.echo(f"fuseproof: {why_not or f'stored in {save_baseline}'}", err=True)
     if as_json:
         click.echo(json.dumps(document, indent=2, allow_nan=False))
     return code

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fuseproof.cli.fastpaths_bench_guard import give_back_memory
 from fuseproof.cli.output_names import check_file_name, check_writable, free_path
 from fuseproof.errors import UsageError
+from fuseproof.harness.escape import visible
 
 if TYPE_CHECKING:
     from fuseproof.harness.counters.launches import Launch
@@ -29,6 +31,7 @@ Key = tuple[str, str, str, str]
 def report_path(report: str | None, name: str) -> Path:
     """Where the report goes: refused (:class:`UsageError`) before anything is measured where it cannot."""
     if report is None:
+        check_writable(Path.cwd(), 0, "--ncu-report in")
         return free_path(Path.cwd(), f"{name}{ENDING}")
     path = Path(report).expanduser()
     check_file_name(path, "--ncu-report")
@@ -58,8 +61,12 @@ def counters_of(
             raise NoCounters(f"There are no counters of {name!r}: {why}.", "Choose another NAME, --site or --model.")
         return {**nothing, **_read(keys, wanted, report), "reason": None, "next_step": None}
     except NoCounters as error:
-        kept = redact(str(report)) if report.is_file() else None
-        return {**nothing, "report": kept, "reason": error.reason, "next_step": error.next_step}
+        reason, next_step = error.reason, error.next_step
+    except (OSError, ValueError) as error:  # whatever fails here, times were measured and must be told
+        reason = f"what was counted cannot be used: {str(error).partition(chr(10))[0].rstrip('.')}."
+        next_step = "Run the same command again; without --ncu it gives times alone."
+    kept = redact(str(report)) if report.is_file() else None
+    return {**nothing, "report": kept, "reason": reason, "next_step": next_step}
 
 
 def _read(keys: Sequence[Key], wanted: Mapping[str, Any], report: Path) -> dict[str, Any]:
@@ -68,7 +75,7 @@ def _read(keys: Sequence[Key], wanted: Mapping[str, Any], report: Path) -> dict[
 
     program = ncu.find_ncu()
     click.echo(f"fuseproof: {len(keys)} calls under {program}, in a process of its own", err=True)
-    _give_back_memory()
+    give_back_memory()
     with tempfile.TemporaryDirectory(prefix="fuseproof-ncu-") as folder:
         order, result = Path(folder, "order.json"), Path(folder, "launched.json")
         order.write_text(json.dumps({**wanted, "keys": keys}), encoding="utf-8")
@@ -116,7 +123,11 @@ def calls_counted(text: str, launched: Sequence[Key]) -> list[dict[str, Any]]:
 
 
 def counter_lines(counters: Mapping[str, Any]) -> Iterator[str]:
-    """A Markdown table a call, with what it was read under; or the sentence why there is none."""
+    """A Markdown table a call, with what it was read under; or the sentence why there is none, escaped."""
+    return map(visible, _counter_lines(counters))
+
+
+def _counter_lines(counters: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     if counters["reason"] is not None:
         kept = f" Nsight Compute's report is kept: {counters['report']}." if counters["report"] else ""
@@ -147,10 +158,3 @@ def _traffic_saved(eager: Any, fused: Any) -> float | None:
 
 def _key(call: Mapping[str, Any]) -> Key:
     return call["site"], call["kernel"], call["workload"], call["shapes"]
-
-
-def _give_back_memory() -> None:
-    import torch
-
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()

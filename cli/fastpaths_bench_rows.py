@@ -13,6 +13,7 @@ import click
 
 from fuseproof.cli.fastpaths_checks import Replay
 from fuseproof.cli.fastpaths_rows import Remarks
+from fuseproof.harness.escape import markdown_text
 
 if TYPE_CHECKING:
     import torch
@@ -42,6 +43,7 @@ class Bench:
         from fuseproof.fastpaths.verification import Case, labelled
 
         self._cases = labelled(Case(call, workload, "random") for workload, call in calls)
+        self._place_cases()
 
     def take_replay(self, replay: Replay) -> None:
         """Measure a captured call, on its own values."""
@@ -55,10 +57,8 @@ class Bench:
         remarks = Remarks("calls")
         click.echo(f"fuseproof: {len(self._cases)} calls on {self._device}", err=True)
         remarks.expect(len(self._cases))
-        for place, case in enumerate(self._cases):
-            row = self._measured(case)
-            self._places[key_of(*row)] = place
-            yield row
+        for case in self._cases:
+            yield self._measured(case)
             remarks.one_done()
 
     def again(self, key: Key) -> Row:
@@ -66,6 +66,13 @@ class Bench:
         if self._replay is not None:
             return self._replayed(self._replay)
         return self._measured(self._cases[self._places[key]])
+
+    def _place_cases(self) -> None:
+        """Where the row of each key is, before any is measured."""
+        self._places = {
+            (case.call.site, case.call.layout.operation, case.workload, case.text or ""): place
+            for place, case in enumerate(self._cases)
+        }
 
     def entry(self, workload: str, one: Measured) -> dict[str, Any]:
         """The row as JSON."""
@@ -119,11 +126,6 @@ def _kernel_hash(kernel: str) -> str | None:
 
     name = f"kernels/{kernel}.py"
     return kernel_hash(name) if (ROOM / name).is_file() else None
-
-
-def key_of(workload: str, one: Measured) -> Key:
-    """What tells a row from every other one."""
-    return one.outcome.site, one.outcome.operation, workload, one.outcome.shapes
 
 
 def head_of(device: torch.device, seed: int, selection: Mapping[str, Any]) -> dict[str, Any]:
@@ -213,7 +215,8 @@ def markdown_line(workload: str, one: Measured) -> str:
     """One row of that table."""
     name = f"| {one.outcome.operation} | {workload} | {one.outcome.shapes} |"
     if one.fused is None:
-        return f"{name} {one.outcome.state}: {one.outcome.reason}; no time is given for other bits | | | | |"
+        why = f"{one.outcome.state}: {markdown_text(one.outcome.reason)}"
+        return f"{name} {why}; no time is given for other bits | | | | |"
     eager, fused, floor = (_round_spread(timing) for timing in (one.eager, one.fused, one.floor))
     return f"{name} {eager} | {fused} | {_ratio(one.speedup)} | {floor} | {_ratio(one.times_floor)} |"
 

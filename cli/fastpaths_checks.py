@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 
 INTERPRET_VARIABLE = "TRITON_INTERPRET"
 FRAMES_DIMENSIONS = 5
+MADE_OF_CALLS = {"bench": "measured", "verify": "compared"}
+WITHOUT_CARD = {
+    "bench": "Run it on a machine with a card. Without one, `fuseproof fastpaths task NAME` writes a folder whose test "
+    "of bits runs here; `fuseproof doctor` says what this machine lacks.",
+    "verify": f"Run it on a machine with a card. Without one, {INTERPRET_VARIABLE}=1 runs small cases here, `fuseproof "
+    "fastpaths task NAME` writes a folder whose test of bits does; `fuseproof doctor` says what this machine lacks.",
+}
 INTERPRETED = (
     "Triton's CPU interpreter, small cases: this finds faults, and is no certificate; only a card shows its bits"
 )
@@ -40,14 +47,25 @@ def asks_for_interpreter() -> bool:
 
 
 def card(command: str) -> torch.device:
-    """The first CUDA device; one sentence where there is none."""
+    """The first CUDA device; a :class:`UsageError` where there is none, for nothing was found out about any bits.
+
+    A machine without NVIDIA's driver has none, and is told so before torch is imported.
+    """
+    from fuseproof.harness.machine.cuda_driver import LIBRARY, has_cuda_driver
+
+    if not has_cuda_driver():
+        raise _without_card(command, f"NVIDIA's driver ({LIBRARY}) is not here")
     import torch
 
     if torch.cuda.is_available():
         return torch.device("cuda", 0)
-    raise FuseproofError(
-        f"fastpaths {command} needs a CUDA device, and torch {torch.__version__} sees none here.",
-        next_step="`fuseproof doctor` says why; `fuseproof fastpaths list` works without one.",
+    raise _without_card(command, f"torch {torch.__version__} sees none here")
+
+
+def _without_card(command: str, why: str) -> UsageError:
+    return UsageError(
+        f"fastpaths {command} needs a CUDA device, and {why}: nothing was {MADE_OF_CALLS[command]}.",
+        next_step=WITHOUT_CARD[command],
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from fuseproof.cli.output_names import check_distinct, check_file_name, check_writable
+from fuseproof.cli.output_names import check_distinct, check_file
 from fuseproof.errors import UsageError
 
 
@@ -16,8 +16,7 @@ def check_output(
 
     ``is_ours`` says whether a regular file is one that the same command wrote, which may be replaced.
     """
-    check_file_name(path, "--output")
-    check_writable(path.resolve().parent if path.is_symlink() else path.parent, 0, "--output in")
+    check_file(path, "--output")
     check_distinct(path, "--output", inputs)
     if path.exists() and path.stat().st_size and not is_ours(path):
         raise UsageError(

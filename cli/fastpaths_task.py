@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from fuseproof.cli.fastpaths_guide import Contract, Guide, markdown, read_guide
+from fuseproof.cli.fastpaths_guide import Contract, markdown, read_guide
+from fuseproof.cli.fastpaths_task_names import contract_of
 from fuseproof.cli.options import json_option
-from fuseproof.cli.output_names import check_writable
+from fuseproof.cli.output_names import check_folder_name, check_writable
 from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.harness.atomic_files import temporary_beside
+from fuseproof.harness.escape import markdown_text
 
 if TYPE_CHECKING:
     from fuseproof.fastpaths.captures import CapturedCall
@@ -56,12 +60,13 @@ def task(
 
     \b
     fuseproof fastpaths task gated_residual --output my-task
-    cd my-task && python -m pytest -q test_candidate.py && python bench.py
+    cd my-task && python -m pytest -v test_candidate.py && python bench.py
     """
     contract = contract_of(site, read_guide())
     folder = _folder(output or f"task-{site}")
     measured = [] if profile is None else _measured(Path(profile).expanduser(), site, contract.name)
     calls, models = _calls(contract.name, model, captured)
+    _say(f"writing {len(calls)} calls of {contract.name}, and the fewest bytes that each must move, to {folder}")
     _write(folder, _files(site, contract, calls, models, measured))
     document = {
         "schema": SCHEMA,
@@ -82,28 +87,14 @@ def task(
     click.echo(f"next: cd {folder} && {COMMAND}")
 
 
-def contract_of(name: str, guide: Guide) -> Contract:
-    """The kernel that ``name`` means: a :class:`UsageError` names those there are, or the several that a site runs."""
-    kernels = [one for one, contract in guide.contracts.items() if contract.has_bits_of_its_own]
-    if name in kernels:
-        return guide.contracts[name]
-    of_site = [one for one in guide.kernels_of(name) if one in kernels] if name in guide.sites else []
-    if len(of_site) == 1:
-        return guide.contracts[of_site[0]]
-    if of_site:
-        raise UsageError(
-            f"site {name!r} runs several kernels: {', '.join(of_site)}.",
-            next_step=f"Name one of them: fuseproof fastpaths task {of_site[0]}",
-        )
-    what = "has no kernel of its own bits" if name in guide.sites or name in guide.contracts else "is no fast path"
-    raise UsageError(
-        f"{name!r} {what}; {', '.join(sorted(guide.names_with_kernels()))} have a kernel to hand over.",
-        next_step="`fuseproof fastpaths list` shows all sites, `fuseproof fastpaths explain NAME` what each does.",
-    )
+def _say(text: str) -> None:
+    """What takes the time, on stderr."""
+    click.echo(f"fuseproof: {text}", err=True)
 
 
 def _folder(text: str) -> Path:
     path = Path(text).expanduser()
+    check_folder_name(path, "--output")
     if path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
         raise UsageError(
             f"--output {path} exists and is not an empty folder, so nothing is written there.",
@@ -114,6 +105,7 @@ def _folder(text: str) -> Path:
 
 
 def _calls(kernel: str, model: str | None, captured: Sequence[str]) -> tuple[list[TaskCall], list[str]]:
+    _say(f"reading what calls of {kernel} there are; torch and diffusers are loaded first")
     from fuseproof.fastpaths.captures import read_capture
     from fuseproof.fastpaths.tasks.folder import captured_calls
 
@@ -151,9 +143,12 @@ def _planned(kernel: str, model: str) -> list[TaskCall]:
     from fuseproof.pipelines.fastpath_workloads import meta_model, planned_cases, real_calls
 
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    began = time.monotonic()
     skeleton = meta_model(model)
+    _say(f"tracing the requests of {model} for calls of {kernel}, without weights")
     cases = [case for case in planned_cases(skeleton, (), device) if case.call.layout.operation == kernel]
     real = [call.layout for _, call in real_calls(skeleton, (), device) if call.layout.operation == kernel]
+    _say(f"{len(cases)} cases of {kernel} in {model}, traced in {time.monotonic() - began:.0f} s")
     return calls_of_cases(labelled(cases), real)
 
 
@@ -163,14 +158,15 @@ def _files(
     from fuseproof.fastpaths.tasks import texts
     from fuseproof.fastpaths.tasks.folder import task_files
 
+    named = [markdown_text(model) for model in models]
     paragraphs = {label: markdown(text) for label, text in contract.paragraphs.items()}
     return task_files(
         site,
         contract.name,
         calls,
         {
-            "task.md": texts.task_text(site, contract.name, paragraphs, contract.parameters, calls, models, measured),
-            "README.md": texts.readme_text(site, contract.name),
+            "task.md": texts.task_text(site, contract.name, paragraphs, contract.parameters, calls, named, measured),
+            "README.md": texts.readme_text(site, contract.name, shlex.quote(models[0])),
             "candidate.py": texts.candidate_text(contract.parameters, contract.buffers),
             "test_candidate.py": texts.TEST,
             "bench.py": texts.BENCH,

@@ -67,15 +67,19 @@ def verify(
     """Compare every fast path with the eager chain it replaces, bit for bit, and write a certificate.
 
     Shapes and strides are those of the models; values are ordinary ones, ties, subnormals, NaN and infinities, constant
-    rows, and for pointwise kernels every finite bf16 number. Exit code 1 on any mismatch, and then no certificate is
-    written. Needs a card; TRITON_INTERPRET=1 runs small cases on the CPU instead, which certifies nothing.
+    rows, and for pointwise kernels every finite bf16 number. On any mismatch no certificate is written. Needs a card;
+    TRITON_INTERPRET=1 runs small cases on the CPU instead, which certifies nothing.
+
+    Exit codes: 1 other bits; 2 nothing was compared (no card, a wrong flag).
     """
     is_interpreted = asks_for_interpreter()
     _refuse_useless(output, captured, sites, is_interpreted)
-    own = load_own(fastpaths_from)
-    check_site_names(sites, own)
     if output is not None:
         check_output(Path(output).expanduser(), _inputs(fastpaths_from), _is_certificate, "certificate")
+    if fastpaths_from is not None:
+        _device(is_interpreted)  # asked here, for a file of one's own imports torch
+    own = load_own(fastpaths_from)
+    check_site_names(sites, own)
     device = _device(is_interpreted)
     before = {} if captured is not None or is_interpreted else _sources_before(own, output, device)
     rows = VerifyRows(is_interpreted=is_interpreted, speaks=not as_json)
@@ -113,10 +117,10 @@ def _is_certificate(path: Path) -> bool:
 def _sources_before(own: UserSites | None, output: str | None, device: torch.device) -> dict[str, str]:
     """What the certificate will rest on, as it is now; and the place that it will have is looked at before the work."""
     from fuseproof.cli.fastpaths_certificate import own_path, sources_before
-    from fuseproof.harness.atomic_files import regular_target
+    from fuseproof.cli.output_names import check_file
 
     if output is None:
-        regular_target(own_path(device))
+        check_file(own_path(device), "the certificate")
     return sources_before(own)
 
 

@@ -70,9 +70,14 @@ def check_writable(folder: Path, needed_bytes: int, flag: str) -> None:
 
 
 def check_dump_path(path: Path, needed_bytes: int) -> None:
-    """The same for a perf dump, which must be a regular file or nothing yet, under a name that the system can hold."""
-    check_file_name(path, "--perf-dump-path")
-    check_writable(path.resolve().parent if path.is_symlink() else path.parent, needed_bytes, "--perf-dump-path in")
+    """The same for a perf dump."""
+    check_file(path, "--perf-dump-path", needed_bytes)
+
+
+def check_file(path: Path, flag: str, needed_bytes: int = 0) -> None:
+    """The same for a file, which must be a regular one or nothing yet, under a name that the system can hold."""
+    check_file_name(path, flag)
+    check_writable(path.resolve().parent if path.is_symlink() else path.parent, needed_bytes, f"{flag} in")
 
 
 def check_file_name(path: Path, flag: str) -> None:
@@ -85,17 +90,23 @@ def check_file_name(path: Path, flag: str) -> None:
     except (OSError, ValueError) as error:
         if isinstance(error, PermissionError):
             return  # the folder itself is judged by check_writable
-        name = path.name if len(path.name) <= NAME_SHOWN else f"{path.name[:NAME_SHOWN]}…"
-        reason = getattr(error, "strerror", None) or error
-        raise UsageError(
-            f"{flag} {name!r} cannot name a file: {reason}.", next_step="Choose another, shorter name."
-        ) from error
+        raise _impossible_name(path, "a file", flag, error) from error
     if kind == "a folder":
         raise UsageError(f"{flag} {path} is a folder; it must be a file.", next_step="Add a file name to it.")
     if kind is not None:
         raise UsageError(
             f"{flag} {path} is {kind}; it must be a regular file of its own.", next_step="Choose another file."
         )
+
+
+def check_folder_name(path: Path, flag: str) -> None:
+    """Raise :class:`UsageError` for a path that the system cannot hold: a name too long, a NUL byte."""
+    try:
+        special_kind(path)
+    except (OSError, ValueError) as error:
+        if isinstance(error, PermissionError):
+            return  # the folder itself is judged by check_writable
+        raise _impossible_name(path, "a folder", flag, error) from error
 
 
 def check_distinct(output: Path | None, flag: str, others: Mapping[str, Sequence[Path | None]]) -> None:
@@ -140,6 +151,12 @@ def made_folder(folder: Path, flag: str) -> Iterator[None]:
             for path in made:
                 path.rmdir()
         raise
+
+
+def _impossible_name(path: Path, what: str, flag: str, error: Exception) -> UsageError:
+    name = path.name if len(path.name) <= NAME_SHOWN else f"{path.name[:NAME_SHOWN]}…"
+    reason = getattr(error, "strerror", None) or error
+    return UsageError(f"{flag} {name!r} cannot name {what}: {reason}.", next_step="Choose another, shorter name.")
 
 
 def cannot_write(folder: Path, flag: str, error: Exception) -> FuseproofError:

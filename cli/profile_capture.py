@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,9 @@ import click
 from fuseproof.cli.hash_seed import hash_seed_record
 from fuseproof.cli.option_fields import flag_name
 from fuseproof.cli.profile_flags import recorded_flags
-from fuseproof.cli.profile_folders import FLAG, folder_beside, free_folder
+from fuseproof.cli.profile_folders import PROFILE_FILE, claimed, folder_beside, free_folder
 from fuseproof.errors import FuseproofError, UsageError
+from fuseproof.harness.escape import visible
 
 if TYPE_CHECKING:
     from fuseproof.cli.generate_options import GenerateOptions
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 
 WRITES_NOTHING = ("perf_dump_path", "output_file_name", "output_file_path", "keep_raw")
 """Flags of ``generate`` about files that a profile does not leave."""
+BOTH_HELPS = (
+    "`fuseproof profile --help` lists the flags of a profile, `fuseproof generate --help` those of its request."
+)
 DEFAULT_STEPS = 5
 """Of ``generate --profile``, as sglang's."""
 TORCH_LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
@@ -35,7 +40,7 @@ def parsed_request(words: Sequence[str]) -> GenerateOptions:
 
     options = parsed_flags((*words, "--profile"))
     if isinstance(options, FuseproofError):
-        raise options
+        raise _pointing_to_both_helps(options)
     for name in WRITES_NOTHING:
         if getattr(options, name):
             raise UsageError(
@@ -45,28 +50,54 @@ def parsed_request(words: Sequence[str]) -> GenerateOptions:
     return options
 
 
+def _pointing_to_both_helps(error: FuseproofError) -> FuseproofError:
+    """A word that is no flag of ``generate`` may have been meant as one of ``profile``'s own."""
+    from fuseproof.cli.abba_arms import EVERY_OPTION
+
+    return UsageError(error.message, next_step=BOTH_HELPS) if error.next_step == EVERY_OPTION else error
+
+
 def profile_into(folder: Path, options: GenerateOptions, steps: int, *, all_stages: bool) -> Profile:
-    """Load, warm up, run the request under the profiler and write its files; raises :class:`FuseproofError`."""
+    """Load, warm up, run the request under the profiler and write its files, all of them or none.
+
+    Raises :class:`FuseproofError`.
+    """
+    with claimed(folder) as working:
+        found = _profiled(working, options, steps, all_stages=all_stages)
+    return _moved(found, folder)
+
+
+def _moved(found: Profile, folder: Path) -> Profile:
+    return replace(found, source=str(folder / PROFILE_FILE))
+
+
+def _profiled(folder: Path, options: GenerateOptions, steps: int, *, all_stages: bool) -> Profile:
     from fuseproof.cli.fastpath_choices import choose_certificate
     from fuseproof.cli.generation import open_session, prepare
-    from fuseproof.cli.output_names import made_folder
-    from fuseproof.cli.progress import stage_progress
+    from fuseproof.cli.profile_progress import ProfileProgress
     from fuseproof.harness.machine.environment import describe
 
+    quieten()
     job = prepare(options)
     for warning in job.warnings if options.log_level != "error" else ():
         click.echo(f"fuseproof: warning: {warning}", err=True)
     machine = describe()
+    progress = ProfileProgress(_say, is_wanted=options.log_level in ("debug", "info"))
+    progress.phase(f"loading torch and {options.model_path}")
     certificate = choose_certificate(options, job.user_sites)
-    quieten()
-    with stage_progress(options.log_level in ("debug", "info")) as observer, made_folder(folder, FLAG):
-        session = open_session(job, observer, certificate)
-        try:
-            for request in job.warmups:
-                session.warm_up(request, options.warmup_plan.steps)
-            return capture(job, session, folder, steps, all_stages=all_stages, machine=machine)[0]
-        finally:
-            session.close()
+    session = open_session(job, progress, certificate)
+    try:
+        progress.warming_up()
+        progress.phase("warming up, so that no first call is in the profile")
+        for request in job.warmups:
+            session.warm_up(request, options.warmup_plan.steps)
+        if session.warmup_steps is None:
+            session.warm_up(job.requests[0], steps=steps + 1)
+        progress.profiling(steps)
+        progress.phase("profiling")
+        return capture(job, session, folder, steps, all_stages=all_stages, machine=machine)[0]
+    finally:
+        session.close()
 
 
 def run_profiled(job: Job, session: Session, destination: Path | None) -> GenerationResult:
@@ -76,8 +107,10 @@ def run_profiled(job: Job, session: Session, destination: Path | None) -> Genera
     options = job.options
     folder = free_folder(str(folder_beside(options, destination)))
     steps = options.num_profiled_timesteps or DEFAULT_STEPS
-    found, result = capture(job, session, folder, steps, all_stages=options.profile_all_stages, machine=describe())
-    click.echo(f"fuseproof: the profile is in {Path(found.source).parent}", err=True)
+    with claimed(folder) as working:
+        found, result = capture(job, session, working, steps, all_stages=options.profile_all_stages, machine=describe())
+    without = "" if found.trace is not None else ", without its trace (profile.json says why)"
+    _say(f"the profile is in {folder}{without}")
     return result
 
 
@@ -85,6 +118,7 @@ def capture(
     job: Job, session: Session, folder: Path, steps: int, *, all_stages: bool, machine: Mapping[str, Any]
 ) -> tuple[Profile, GenerationResult]:
     """Profile the job's request and write its files into ``folder``; a session that is cold is warmed up first."""
+    from fuseproof.harness.machine.watch import MachineWatch
     from fuseproof.harness.profiles.writing import TRACE_FILE, write_profile
     from fuseproof.pipelines.profiling import profile_and_run
 
@@ -95,6 +129,7 @@ def capture(
         all_stages=all_stages,
         trace_file=folder / TRACE_FILE,
         about=_about(job),
+        machine=MachineWatch(),
     )
     return write_profile(folder, _completed(values, job, session, machine)), result
 
@@ -123,6 +158,10 @@ def _completed(values: Mapping[str, Any], job: Job, session: Session, machine: M
     told = dict.fromkeys((*values["warnings"], *job.warnings))
     warnings = [redact(text) for text in told if text != session_warnings.PROFILED]  # every profile says so
     return {**values, "request": request, "environment": environment, "warnings": warnings}
+
+
+def _say(text: str) -> None:
+    click.echo(f"fuseproof: {visible(text)}", err=True)
 
 
 def quieten() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fuseproof.cli.option_fields import PathText, flag, switch, whole
 from fuseproof.errors import UsageError
+from fuseproof.harness.profiles.places import expanded
 
 PROMPT_FLAGS = ("--prompt", "--prompt-path", "--config")
 DEFAULT_PROMPT = ("--prompt", "a red panda")
@@ -44,7 +45,8 @@ class ProfileOptions:
         "-o",
         type=PathText(),
         metavar="FOLDER",
-        description="Where the files go, a folder without a profile. [default: profile, or profile-2 ...]",
+        description="Where the files go, a folder without a profile. "
+        "[default: outputs/profile, or outputs/profile-2 ...]",
     )
     steps: int | None = whole(
         "--steps",
@@ -112,7 +114,7 @@ class ProfileOptions:
         """The existing profile to render; None where a request is profiled."""
         if self.compares or len(self.words) != 1 or self.words[0].startswith("-"):
             return None
-        return Path(self.words[0]).expanduser()
+        return expanded(self.words[0])
 
     @property
     def timing_files(self) -> tuple[Path, ...]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fuseproof.cli.arm_logs import last_words
-from fuseproof.cli.profile_folders import PROFILE_FILE, free_folder
+from fuseproof.cli.profile_folders import PROFILE_FILE, claimed, free_folder
 from fuseproof.cli.profile_options import ProfileOptions, request_words
 from fuseproof.errors import FuseproofError, UsageError
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 SIDES = ("before", "after")
 COMPARISON_FILE = "before-after.json"
+SECONDS_TO_END = 10
+OWN_LINE = b"fuseproof: "
+"""How a line of ours begins; what the libraries print is in the log only."""
 
 
 def both_profiles(options: ProfileOptions, say: Callable[[str], None]) -> tuple[Profile, Profile, Path | None]:
@@ -27,6 +30,8 @@ def both_profiles(options: ProfileOptions, say: Callable[[str], None]) -> tuple[
 
     Sides given as flags run in fresh processes, one after the other. Both are checked before either runs.
     """
+    from fuseproof.harness.profiles.comparison_files import refuse_other_side
+    from fuseproof.harness.profiles.places import expanded
     from fuseproof.harness.profiles.reading import read_profile
 
     texts = dict(zip(SIDES, (options.before or "", options.after or ""), strict=True))
@@ -38,24 +43,27 @@ def both_profiles(options: ProfileOptions, say: Callable[[str], None]) -> tuple[
         options.refuse_capture_flags()
     for side, found in runs.items():
         _refuse_bad_flags(side, found)
-    existing = {side: read_profile(Path(texts[side]).expanduser()) for side in SIDES if side not in runs}
-    folder = None
+    existing = {side: read_profile(expanded(texts[side])) for side in SIDES if side not in runs}
+    folder, taken = None, (COMPARISON_FILE, *(f"{side}/{PROFILE_FILE}" for side in runs))
     if runs or options.output_path is not None:
-        taken = (COMPARISON_FILE, *(f"{side}/{PROFILE_FILE}" for side in runs))
         folder = free_folder(options.output_path, taken)
-    for side, found in runs.items():
-        assert folder is not None
-        say(f"profiling {side}: {shlex.join(found)}")
-        _run(side, found, folder / side, options)
-        existing[side] = read_profile(folder / side)
+        for side, profile in existing.items():
+            refuse_other_side(folder, side, profile)
+    if folder is not None and runs:
+        with claimed(folder, taken):
+            for side, found in runs.items():
+                say(f"profiling {side}: {shlex.join(found)}")
+                _run(side, found, folder / side, options, say)
+                existing[side] = read_profile(folder / side)
     return existing["before"], existing["after"], folder
 
 
 def _words(options: ProfileOptions, side: str, text: str) -> tuple[str, ...] | None:
     """The flags of a side; None where it is a profile that exists."""
     from fuseproof.harness.campaign.arms import shared_words
+    from fuseproof.harness.profiles.places import exists, expanded
 
-    if Path(text).expanduser().exists() and text.strip():
+    if text.strip() and exists(expanded(text)):
         return None
     if text.strip() and not text.lstrip().startswith("-"):
         raise UsageError(
@@ -80,8 +88,10 @@ def _refuse_bad_flags(side: str, words: Sequence[str]) -> None:
         raise refusal(f"--{side}", error) from error
 
 
-def _run(side: str, words: Sequence[str], folder: Path, options: ProfileOptions) -> None:
-    """Profile one side in a fresh process; raises :class:`FuseproofError` with its own last words."""
+def _run(side: str, words: Sequence[str], folder: Path, options: ProfileOptions, say: Callable[[str], None]) -> None:
+    """Profile one side in a fresh process, which says how far it is; raises :class:`FuseproofError` with its own last
+    words. All that it prints goes into a log beside ``folder``.
+    """
     from fuseproof.harness.campaign.arms import default_overrides
 
     command = [sys.executable, "-m", "fuseproof", "profile", *words, "--output-path", str(folder)]
@@ -92,18 +102,35 @@ def _run(side: str, words: Sequence[str], folder: Path, options: ProfileOptions)
     ]
     folder.parent.mkdir(parents=True, exist_ok=True)
     log = folder.parent / f"{side}.log"
-    with log.open("wb") as stream:
+    with log.open("wb", buffering=0) as stream:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env={**os.environ, **default_overrides()}
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **default_overrides()},
         )
         try:
+            for line in process.stderr or ():
+                stream.write(line)
+                if line.startswith(OWN_LINE):
+                    say(f"{side}: {line.removeprefix(OWN_LINE).decode(errors='replace').strip()}")
             status = process.wait()
         except BaseException:
-            process.kill()  # interrupted: nothing that we started goes on
-            process.wait()
+            _end(process)  # interrupted: nothing that we started goes on
             raise
     if status != 0:
         raise FuseproofError(
             f"profiling {side} ended with status {status}: {last_words(log)}.",
             next_step=f"{log} has all that it printed.",
         )
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process, which takes back what it has half done where it still can."""
+    process.terminate()
+    try:
+        process.communicate(timeout=SECONDS_TO_END)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

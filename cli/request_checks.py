@@ -23,6 +23,7 @@ from fuseproof.pipelines.family import Family
 
 if TYPE_CHECKING:
     from fuseproof.cli.generate_options import GenerateOptions
+    from fuseproof.pipelines.requests import GenerationRequest
 
 Checked = dict[tuple[str, str | None], Checkpoint]
 """Local folders that passed, by path and ``--model-id``: their weights' headers are read once a command."""
@@ -30,18 +31,23 @@ Checked = dict[tuple[str, str | None], Checkpoint]
 
 def refuse_request(options: GenerateOptions, checked: Checked) -> None:
     """Raise ``generate``'s own :class:`FuseproofError` for requests that it would refuse; ``checked`` is added to."""
+    requests_of(options, checked)
+
+
+def requests_of(options: GenerateOptions, checked: Checked) -> tuple[GenerationRequest, ...]:
+    """The timed requests, checked as :func:`refuse_request` does; none where only the hub or a fetched image tells."""
     texts = read_prompts(options.prompt, options.prompt_path)
     prompts = tuple(map(Prompt, texts, read_fixed_prompts(options, texts)))
     generate_rules.check_prompt_count(options, len(prompts))
     family, checkpoint = model_at_hand(options, checked)
     if family is None:
-        return  # a repository that only the hub can tell of
+        return ()  # a repository that only the hub can tell of
     edit_inputs.refuse_image_count(options, family)
     if any("://" in source for source in options.image_path):
-        return  # the size depends on an image that is not here
+        return ()  # the size depends on an image that is not here
     images = tuple(read_image_input(source) for source in options.image_path)
     canvas = edit_inputs.canvas_of(options, family, images, checkpoint)
-    plan_requests(options, prompts, family, canvas, checkpoint)
+    return plan_requests(options, prompts, family, canvas, checkpoint)[0]
 
 
 def model_at_hand(options: GenerateOptions, checked: Checked) -> tuple[Family | None, Checkpoint | None]:

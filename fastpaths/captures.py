@@ -32,6 +32,7 @@ DTYPES = {
         torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.bool,
     )
 }  # fmt: skip
+LARGEST_NUMBER, NUMBER_SHOWN = 2**63 - 1, 40
 NEXT_STEP = "`fuseproof fastpaths capture` writes such files."
 
 
@@ -123,7 +124,9 @@ def read_capture(path: Path) -> CapturedCall:
         call.filler()
     except OSError as error:
         raise FuseproofError(f"{path} cannot be read: {error.strerror or error}.", next_step=NEXT_STEP) from error
-    except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, RuntimeError, RecursionError) as error:
+    except (
+        SafetensorError, KeyError, ValueError, TypeError, AttributeError, RuntimeError, RecursionError, OverflowError
+    ) as error:  # fmt: skip
         what = f"it has no {error}" if isinstance(error, KeyError) else (str(error).splitlines() or [""])[0]
         raise FuseproofError(f"{path} holds no captured call: {what.rstrip('.')}.", next_step=NEXT_STEP) from error
     return call
@@ -171,7 +174,7 @@ def _to_json(value: Any, names: Iterator[int]) -> Any:
 def _from_json(document: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> CapturedCall:
     if document["schema"] != SCHEMA:
         raise ValueError(f"its schema is {document['schema']!r}, and {SCHEMA} was expected")
-    sizes = tuple(int(size) for size in document["memory_bytes"])
+    sizes = tuple(map(_whole, document["memory_bytes"]))
     kept = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     if any(size < 0 for size in sizes) or sum(sizes) > max(SMALLEST_LIMIT_BYTES, LARGEST_SPREAD * kept):
         raise ValueError(f"its memory sizes {list(sizes)} are not those of a call")
@@ -181,23 +184,42 @@ def _from_json(document: Mapping[str, Any], tensors: Mapping[str, torch.Tensor])
         if "tuple" in entry:
             return tuple(read(part) for part in entry["tuple"])
         if "value" in entry:
-            return entry["value"]
+            return _plain(entry["value"])
         values.append(tensors[f"place.{entry['place']}"])
         place = Place(
-            int(entry["memory"]),
+            _whole(entry["memory"]),
             DTYPES[entry["dtype"]],
-            tuple(map(int, entry["shape"])),
-            tuple(map(int, entry["strides"])),
-            int(entry["offset"]),
+            tuple(map(_whole, entry["shape"])),
+            tuple(map(_whole, entry["strides"])),
+            _whole(entry["offset"]),
         )
         _check_extent(place, sizes)
         return place
 
     arguments = tuple(read(entry) for entry in document["arguments"])
-    keywords = tuple((name, read(entry)) for name, entry in document["keywords"].items())
+    keywords = tuple((_name(name), read(entry)) for name, entry in document["keywords"].items())
     parameters = {name.removeprefix("parameter."): t for name, t in tensors.items() if name.startswith("parameter.")}
     layout = CallLayout(str(document["operation"]), arguments, keywords, sizes)
     return CapturedCall(str(document["site"]), layout, tuple(values), parameters, dict(document["source"]))
+
+
+def _plain(value: Any) -> Any:
+    if value is not None and not isinstance(value, bool | int | float | str):
+        raise ValueError(f"an argument is a {type(value).__name__}; only tensors and numbers are kept")
+    return value
+
+
+def _name(name: str) -> str:
+    if not name.isidentifier():
+        raise ValueError(f"{name[:NUMBER_SHOWN]!r} is no name of an argument")
+    return name
+
+
+def _whole(value: Any) -> int:
+    """What ``int`` would make of 2.5, "3", a truth value or an infinity was never captured."""
+    if type(value) is not int or abs(value) > LARGEST_NUMBER:
+        raise ValueError(f"{str(value)[:NUMBER_SHOWN]!r} stands where a whole number of 63 bits must")
+    return value
 
 
 def _check_extent(place: Place, sizes: tuple[int, ...]) -> None:

@@ -33,11 +33,14 @@ def ulp_text(ulp: int) -> str:
     return f"at most {ulp} ulp" if ulp <= LARGEST_ULP_SHOWN else "more than a million ulp"
 
 
-def difference_text(difference: BitDifference) -> str:
-    """``25.0000% of the values differ, by at most 1 ulp and 2.4e-07 in value; relative error 6.4e-08``."""
+def difference_text(difference: BitDifference, expected: str = "eager") -> str:
+    """``25.0000% of the values differ, by at most 1 ulp and 2.4e-07 in value; relative error 6.4e-08``.
+
+    ``expected`` names the side that the other is held against.
+    """
     ulp = ulp_text(difference.largest_ulp)
     if difference.largest_ulp > LARGEST_ROUNDING_ULP:
-        ulp += f" (where eager has {_number_text(difference.eager_at_largest_ulp)})"
+        ulp += f" (where {expected} has {_number_text(difference.eager_at_largest_ulp)})"
     return (
         f"{difference.differing_share:.4%} of the values differ, by {ulp} and "
         f"{_number_text(difference.largest_absolute)} in value; "

@@ -55,6 +55,16 @@ class Ablation(BaseModel):
             raise ValueError("the baseline has no unit and the candidate all of them")
         if len({frozenset(units) for units in self.arms.values()}) != len(self.arms):
             raise ValueError("two arms have the same units")
+        pairs = [(unit, one) for unit in self.units for one in self.needed_by(unit)]
+        round_about = next((unit for unit, one in pairs if unit in self.needed_by(one)), None)
+        if round_about is not None:
+            raise ValueError(f"{round_about!r} needs units that need it in turn")
+        wanted, found = set(arms_of(self.units, self.needs, self.by).values()), set(map(frozenset, self.arms.values()))
+        if wanted != found:
+            odd = min(wanted ^ found, key=lambda units: (len(units), sorted(units)))
+            which = "lacks an arm" if odd in wanted else "has an arm that no effect asks for,"
+            units = ", ".join(sorted(odd)) or "no unit"
+            raise ValueError(f"by units, needs and by = {self.by!r} it {which} with {units}")
         return self
 
     @property

@@ -1,4 +1,7 @@
-"""Whether two results are the same bits: structure, dtype, shape, strides and every bit pattern, NaNs included."""
+"""Whether two results are the same bits: structure, dtype, shape, strides and every bit pattern, NaNs included.
+
+A result is what its type says and nothing else: a subclass of a tensor or of a tuple can answer as it likes.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,19 @@ WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def difference(found: Any, expected: Any, *, same_strides: bool, name: str = "the result") -> str | None:
     """What differs, in one sentence, or None."""
     if isinstance(expected, tuple | list):
-        if not isinstance(found, tuple | list) or len(found) != len(expected):
+        if type(found) not in (tuple, list) or len(found) != len(expected):
             return f"{name} is a {type(found).__name__}; {len(expected)} results were expected"
         parts = enumerate(zip(found, expected, strict=True))
         said = (difference(*pair, same_strides=same_strides, name=f"{name} {place}") for place, pair in parts)
         return next((one for one in said if one is not None), None)
     if not isinstance(expected, torch.Tensor):
-        return None if found == expected else f"{name} is {found!r}, and {expected!r} was expected"
-    if not isinstance(found, torch.Tensor):
-        return f"{name} is a {type(found).__name__}, and a tensor was expected"
+        return (
+            None
+            if type(found) is type(expected) and found == expected
+            else f"{name} is {found!r}, and {expected!r} was expected"
+        )
+    if type(found) is not torch.Tensor:
+        return f"{name} is a {type(found).__name__}, and a plain tensor was expected"
     if (found.dtype, found.shape) != (expected.dtype, expected.shape):
         seen, wanted = ([*tensor.shape] for tensor in (found, expected))
         return f"{name} is {seen} {found.dtype}, and {wanted} {expected.dtype} was expected"

@@ -16,6 +16,7 @@ from fuseproof.fastpaths.call_layouts import CallLayout, Place
 from fuseproof.fastpaths.captures import CapturedCall
 from fuseproof.fastpaths.families import kernel_module
 from fuseproof.fastpaths.tasks.inputs import CAPTURED
+from fuseproof.fastpaths.tasks.names import distinct_names, dtype_text, value_text
 from fuseproof.fastpaths.tasks.references import reference_source
 from fuseproof.fastpaths.verification import Case
 
@@ -50,13 +51,14 @@ class TaskCall:
 def calls_of_cases(cases: Iterable[Case], real: Iterable[CallLayout]) -> list[TaskCall]:
     """Each distinct call of ``cases`` once, with all its kinds of values; the layouts in ``real`` are of requests."""
     kinds: dict[tuple[str, CallLayout], list[str]] = {}
-    names: dict[CallLayout, str] = {}
+    workloads: dict[CallLayout, str] = {}
     for case in cases:
         layout = case.call.layout
         kinds.setdefault((case.workload, layout), []).append(case.values)
-        names.setdefault(layout, f"{case.workload}: {case.text}")
+        workloads.setdefault(layout, case.workload)
     found: dict[CallLayout, TaskCall] = {}
     known = set(real)
+    names = dict(zip(workloads, distinct_names([*workloads], [*workloads.values()]), strict=True))
     for (_, layout), values in kinds.items():
         earlier = found[layout].values if layout in found else ()
         kept = tuple(dict.fromkeys((*earlier, *values)))
@@ -72,10 +74,9 @@ def captured_calls(captures: Sequence[CapturedCall], kernel: str) -> list[TaskCa
                 f"a capture is of {one.layout.operation!r}, and the task is {kernel!r}.",
                 next_step=f"`fuseproof fastpaths capture` at a site that runs {kernel} saves one that fits.",
             )
-    return [
-        TaskCall(f"captured {place}: {_shapes(one.layout)}", one.layout, (CAPTURED,), True, one)
-        for place, one in enumerate(captures)
-    ]
+    layouts = [one.layout for one in captures]
+    names = distinct_names(layouts, [f"captured {place}" for place in range(len(captures))])
+    return [TaskCall(name, one.layout, (CAPTURED,), True, one) for name, one in zip(names, captures, strict=True)]
 
 
 def task_files(site: str, kernel: str, calls: Sequence[TaskCall], texts: Mapping[str, str]) -> dict[str, bytes]:
@@ -97,17 +98,6 @@ def argument_rows(kernel: str, parameters: Sequence[str], layout: CallLayout) ->
     names += [f"argument {place}" for place in range(len(names), len(layout.arguments))]
     rows = [(name, value_text(value)) for name, value in zip(names, layout.arguments, strict=False)]
     return rows + [(f"{name}= (output)", value_text(value)) for name, value in layout.keywords]
-
-
-def value_text(value: Any) -> str:
-    """A tensor as shape, dtype, strides and place; anything else as Python writes it."""
-    if isinstance(value, tuple):
-        return ", ".join(map(value_text, value))
-    if not isinstance(value, Place):
-        return repr(value)
-    shape = "x".join(map(str, value.shape)) or "scalar"
-    where = f", from element {value.offset}" if value.offset else ""
-    return f"{shape} {_dtype(value)}, strides {list(value.strides)}, block {value.memory}{where}"
 
 
 def _calls_json(site: str, kernel: str, calls: Sequence[TaskCall]) -> bytes:
@@ -140,7 +130,7 @@ def _entry(value: Any) -> dict[str, Any]:
     return {
         "tensor": {
             "memory": value.memory,
-            "dtype": _dtype(value),
+            "dtype": dtype_text(value),
             "shape": list(value.shape),
             "strides": list(value.strides),
             "offset": value.offset,
@@ -178,11 +168,3 @@ def _copied(path: Path) -> bytes:
 
 def _file_of(place: int) -> str:
     return f"captured-{place}.pt"
-
-
-def _dtype(place: Place) -> str:
-    return str(place.dtype).removeprefix("torch.")
-
-
-def _shapes(layout: CallLayout) -> str:
-    return ", ".join("x".join(map(str, place.shape)) or "scalar" for _, place in layout.places())

@@ -9,7 +9,15 @@ from fuseproof.fastpaths.tasks.folder import TaskCall, argument_rows
 
 LABELS = ("Formula", "Shapes", "Rounds", "Replaces", "Exact", "Bytes", "Source")
 """The paragraphs of a kernel's contract that a writer of another one needs."""
-COMMAND = "python -m pytest -q test_candidate.py && python bench.py"
+COMMAND = "python -m pytest -v test_candidate.py && python bench.py"
+PLACES = (
+    "A *block* is one piece of memory: tensors of a call with the same block are views into it, as in the model, and "
+    "each begins at the block's first element, or *from element* n. Strides and n count elements, not bytes."
+)
+OUTPUTS = (
+    "An *output* is memory for the result that the model has ready, passed by keyword: a candidate may write into it "
+    "or leave it alone. What it returns counts."
+)
 
 TEST = '''\
 """Every call with every kind of values: the candidate's bits must be the reference's."""
@@ -31,7 +39,9 @@ CASES = [(call, kind) for call in read_calls(FOLDER) for kind in call.values]
 
 @pytest.mark.parametrize(("call", "kind"), CASES, ids=[f"{call.name}; {kind}" for call, kind in CASES])
 def test_the_bits_are_the_references(call, kind):
-    assert fault(candidate, reference, call, kind, DEVICE, FOLDER) is None
+    wrong = fault(candidate, reference, call, kind, DEVICE, FOLDER)
+    if wrong is not None:
+        pytest.fail(wrong, pytrace=False)
 '''
 
 BENCH = '''\
@@ -55,6 +65,8 @@ def main() -> int:
     real = [call for call in read_calls(FOLDER) if call.is_real]
     print(f"{torch.cuda.get_device_name() if DEVICE.type == 'cuda' else 'CPU'}, torch {torch.__version__}")
     print("medians [fastest, slowest round]; copy: the time to copy as many bytes as a call must move")
+    if DEVICE.type != "cuda":
+        print("wall times of this CPU: they say nothing about a card's, so no ratio is given")
     print(*HEAD, sep="\\n")
     is_wrong = False
     for row in rows(candidate, reference, real, DEVICE, FOLDER):
@@ -93,8 +105,8 @@ def _name(parameter: str) -> str:
     return parameter.partition(":")[0].partition(" = ")[0]
 
 
-def readme_text(site: str, kernel: str) -> str:
-    """What to run, and how the result comes home."""
+def readme_text(site: str, kernel: str, model: str) -> str:
+    """What to run, and how the result comes home; ``model`` is the one whose calls the task holds."""
     return f"""\
 # A kernel to write: {kernel}
 
@@ -103,15 +115,16 @@ def readme_text(site: str, kernel: str) -> str:
     {COMMAND}
 
 Needs torch and pytest (Triton if you use it), no network, no fuseproof. With a card the card is used, else the CPU; a
-CPU may round sums in another order than a card does, so the last word is a card's.
+CPU may round sums in another order than a card does, so the last word is a card's, and times are only a card's: on a
+CPU the bench gives no ratio. The calls have their true sizes, so on a CPU the test takes minutes.
 
 | file | holds |
 |---|---|
 | `candidate.py` | your kernel; begins as a call of the reference |
 | `reference.py` | the definition of correct, in plain torch |
 | `calls.json` | every call: shapes, strides, offsets, shared memory, dtypes, numbers |
-| `test_candidate.py` | bits on every call with every kind of values, twice; inputs unchanged |
-| `bench.py` | candidate over reference with spread, and over a copy of as many bytes; no time for other bits |
+| `test_candidate.py` | bits on every call with every kind of values, twice; no memory used again; inputs unchanged |
+| `bench.py` | on a card candidate over reference, with spread, and over a copy of as many bytes; bits first |
 | `inputs.py`, `values.py`, `comparing.py`, `checking.py`, `timing.py` | what these two use |
 
 To try it in the model, behind fuseproof's gate, write `mine.py` beside them:
@@ -121,8 +134,16 @@ To try it in the model, behind fuseproof's gate, write `mine.py` beside them:
     from fuseproof.fastpaths import UserSite
     SITES = [UserSite("mine", fused=candidate, replaces="{kernel}")]
 
-then `fuseproof fastpaths verify --site mine --fastpaths-from mine.py` and
-`fuseproof fastpaths bench --site mine --fastpaths-from mine.py` (the site here is `{site}`).
+then, on a machine with a card (the site here is `{site}`),
+
+    fuseproof fastpaths verify --model {model} --site mine --fastpaths-from mine.py
+    fuseproof fastpaths bench --model {model} --site mine --fastpaths-from mine.py
+
+Without a card both say so and end with exit code 2, and a request (`fuseproof generate --fastpaths-from mine.py`) runs
+on the CPU without reaching the site: its kernels need a card. What does work there is the first of them at small sizes,
+with Triton's interpreter, through the same comparison of bits:
+
+    TRITON_INTERPRET=1 fuseproof fastpaths verify --model {model} --site mine --fastpaths-from mine.py
 """
 
 
@@ -146,12 +167,14 @@ def task_text(
         "For every call and every kind of values below, the integer bit patterns of all results equal those of "
         "`reference.py` on the same device: signs of zeros and payloads of NaNs included. Dtype and shape too, and the "
         "strides unless an output was passed. No input may be written to, but for memory that an output shares. The "
-        "same call gives the same bits again. There is no tolerance.",
+        "same call gives the same bits again, in memory that no earlier result lies in. Results are plain tensors. "
+        "There is no tolerance.",
         "",
     ]
     if measured:
         lines += ["## Measured", "", *measured, ""]
-    lines += [f"## Calls ({len(calls)})", ""]
+    lines += [f"## Calls ({len(calls)})", "", PLACES, ""]
+    lines += [OUTPUTS, ""] if any(call.layout.keywords for call in calls) else []
     for call in calls:
         size = "a real request" if call.is_real else "a check"
         lines += [f"### {call.name} ({size})", "", "| argument | what it is |", "|---|---|"]

@@ -9,6 +9,7 @@ per cent of one time do not add up.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,15 +18,17 @@ from typing import TYPE_CHECKING
 from fuseproof.harness.analysis.ablation_calls import RanUnits, calls_of_units
 from fuseproof.harness.analysis.ablation_effects import CellAblation, Effect, Total, UnitEffects
 from fuseproof.harness.analysis.ablation_prediction import predictions_of
+from fuseproof.harness.analysis.bench_conditions import differences_of_bench
+from fuseproof.harness.analysis.editions import CURVED_DRIFT_TOLD
 from fuseproof.harness.analysis.metrics import TITLES, seconds_of
 from fuseproof.harness.campaign.kept_bench import KeptBench, kept_bench
+from fuseproof.harness.number_format import count, number
 from fuseproof.harness.statistics.ablation import ArmLevels, Estimate, arm_levels
 from fuseproof.schedules.ablation import BASELINE, WHOLE, Ablation
 
 if TYPE_CHECKING:
     from fuseproof.harness.analysis.campaign import CampaignAnalysis, CellAnalysis
     from fuseproof.harness.analysis.runs import CellRuns
-    from fuseproof.schedules.plan import Plan
 
 Weights = Counter[str]
 CAPS = ("CONTENTION", "CONTENTION_UNMEASURED", "CLOCK_CHANGED", "TIMER_RESOLUTION", "UNPAIRED_BLOCKS")
@@ -38,7 +41,7 @@ def ablations_of(analysis: CampaignAnalysis) -> tuple[CellAblation, ...]:
         return ()
     bench = kept_bench(analysis.directory)
     return tuple(
-        _cell(analysis.plan, analysis.plan.ablation, runs, _comparisons(analysis.cells, runs), bench)
+        _cell(analysis, analysis.plan.ablation, runs, _comparisons(analysis.cells, runs), bench)
         for runs in analysis.all_runs
     )
 
@@ -48,8 +51,13 @@ def _comparisons(cells: Iterable[CellAnalysis], runs: CellRuns) -> list[CellAnal
 
 
 def _cell(
-    plan: Plan, ablation: Ablation, runs: CellRuns, cells: Sequence[CellAnalysis], bench: KeptBench | None
+    analysis: CampaignAnalysis,
+    ablation: Ablation,
+    runs: CellRuns,
+    cells: Sequence[CellAnalysis],
+    bench: KeptBench | None,
 ) -> CellAblation:
+    plan = analysis.plan
     reason = _no_numbers(plan.primary, runs, cells)
     if reason is not None:
         return CellAblation(runs.cell.name, plan.primary, len(runs.blocks), reason)
@@ -57,7 +65,8 @@ def _cell(
     levels = arm_levels(
         [(block.orientation, [seconds_of(run, plan.primary) or 0.0 for run in block.runs]) for block in runs.blocks]
     )
-    maths = _Maths(ablation, levels, letter)
+    maths = _Maths(ablation, levels, letter, tells_curvature=analysis.edition >= CURVED_DRIFT_TOLD)
+    other_card, other_versions = (None, []) if bench is None else differences_of_bench(bench, analysis.campaign, cells)
     ran = calls_of_units(runs, ablation, letter)
     return CellAblation(
         cell=runs.cell.name,
@@ -70,13 +79,15 @@ def _cell(
         degrees_of_freedom=levels.degrees_of_freedom,
         is_widened=levels.is_widened,
         whole=maths.effect(maths.whole),
-        units=_units(maths, ran, bench, _size(runs)),
+        units=_units(maths, ran, None if other_card else bench, _size(runs)),
         alone=maths.total(maths.alone_sum(ablation.units)) if ablation.by != "without" else None,
         left_out=maths.total(maths.left_out_sum()) if ablation.by != "alone" else None,
         outside=ran.outside,
         other_outputs=tuple(cell.runs.candidate_name or cell.name for cell in cells if not cell.outputs.keeps_contract),
         caps=_caps(cells),
         has_bench=bench is not None,
+        curvature=maths.curvature_text() if maths.tells_curvature else None,
+        bench_notes=_bench_notes(other_card, other_versions),
     )
 
 
@@ -89,6 +100,13 @@ def _no_numbers(timer: str, runs: CellRuns, cells: Sequence[CellAnalysis]) -> st
         return f"{invalid.name} is INVALID" + (f" ({why.code}: {why.detail.rstrip('.')})" if why else "")
     lacking = next((run.record.id for run in runs.runs if not (seconds_of(run, timer) or 0) > 0), None)
     return None if lacking is None else f"{lacking} has no {TITLES[timer]}"
+
+
+def _bench_notes(other_card: str | None, other_versions: Sequence[str]) -> tuple[str, ...]:
+    if other_card is not None:
+        return (f"Nothing is predicted, because the times of single kernels are of another card: {other_card}.",)
+    told = "; ".join(other_versions)
+    return (f"The times of single kernels were measured under other versions: {told}.",) if told else ()
 
 
 def _caps(cells: Sequence[CellAnalysis]) -> tuple[str, ...]:
@@ -111,6 +129,7 @@ class _Maths:
     levels: ArmLevels
     letter: dict[str, str]
     """By the key of an arm."""
+    tells_curvature: bool = True
 
     @property
     def whole(self) -> Weights:
@@ -131,7 +150,31 @@ class _Maths:
         return _sum(self.left_out(unit) for unit in self.ablation.roots)
 
     def total(self, weights: Weights) -> Total:
-        return Total(self.effect(weights), self.effect(_minus(weights, self.whole)), self.effect(self.whole))
+        difference = _minus(weights, self.whole)
+        curved_s = self.levels.curved_s(difference) if self.tells_curvature else 0.0
+        return Total(self.effect(weights), self.effect(difference), self.effect(self.whole), curved_s)
+
+    def curvature_text(self) -> str | None:
+        """What curved drift may do to the effects; None where every arm has had every place."""
+        levels, ablation = self.levels, self.ablation
+        if levels.is_balanced:
+            return None
+        contrasts = [self.alone(unit) for unit in ablation.units] if ablation.by != "without" else []
+        contrasts += [self.left_out(unit) for unit in ablation.units] if ablation.by != "alone" else []
+        most = max(levels.curved_s(weights) for weights in contrasts)
+        blocks = count(levels.block_count, "block")
+        if math.isinf(most):
+            return (
+                f"ORDER_NOT_MIRRORED: {blocks} cannot tell curved drift from effects, so no sum is called another than "
+                "the whole: run two blocks or more in mirrored order."
+            )
+        code = "CURVED_DRIFT: the drift within these blocks is curved, and" if levels.is_curved else (
+            "ORDER_NOT_MIRRORED:"
+        )  # fmt: skip
+        return (
+            f"{code} {blocks} of {len(levels.means_s)} arms did not give every arm every place, so drift as curved as "
+            f"these runs allow may move a fast path's effect by up to {number(1000 * most, 1)} ms beyond its interval."
+        )
 
     def effect(self, weights: Weights) -> Effect:
         baseline_s = self.levels.means_s[self.letter[BASELINE]]

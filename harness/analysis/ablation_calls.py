@@ -9,6 +9,8 @@ from typing import Any
 from fuseproof.harness.analysis.runs import CellRuns, Run
 from fuseproof.schedules.ablation import WHOLE, Ablation
 
+LARGEST_CALLS = 10**15
+
 
 @dataclass(frozen=True)
 class SiteCalls:
@@ -90,7 +92,9 @@ def _calls(sites: list[Mapping[str, Any]], runs: int) -> SiteCalls:
 
 
 def _number(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+    """A count of calls; what is none, or larger than any, counts as 0."""
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_CALLS
+    return value if isinstance(value, int) and is_count else 0
 
 
 def _requests(runs: CellRuns, letter: str) -> float:

@@ -84,12 +84,15 @@ class Total:
     sum: Effect
     difference: Effect
     whole: Effect
+    curved_s: float = 0.0
+    """Seconds of the difference that curved drift may have made; infinite where no block could show it."""
 
     @property
     def finding(self) -> Finding:
         """Whether the parts are the whole; unknown where so much could be missing that it says nothing."""
         if self.difference.is_resolved:
-            return "not the whole"
+            is_beyond = abs(self.difference.seconds) > self.difference.half_width_s + self.curved_s
+            return "not the whole" if is_beyond else "unknown"
         could_miss = max(abs(bound) for bound in self.difference.interval_s)
         is_told = self.whole.is_resolved and could_miss <= LARGEST_MISSED * abs(self.whole.seconds)
         return "the whole" if is_told else "unknown"
@@ -123,6 +126,10 @@ class CellAblation:
     caps: tuple[str, ...] = ()
     """Codes of what keeps the verdicts of these runs from any word: a busy machine, a changed clock."""
     has_bench: bool = False
+    curvature: str | None = None
+    """What curved drift may do to the numbers, in a sentence."""
+    bench_notes: tuple[str, ...] = ()
+    """Why times of single kernels are not those of these runs."""
 
     @property
     def title(self) -> str:

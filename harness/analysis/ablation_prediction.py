@@ -14,7 +14,7 @@ from typing import Any
 
 from fuseproof.harness.analysis.ablation_calls import RanUnits, SiteCalls
 from fuseproof.harness.campaign.kept_bench import KeptBench
-from fuseproof.harness.kernel_times.record import Row
+from fuseproof.harness.kernel_times.record import EQUAL, Row
 from fuseproof.schedules.ablation import Ablation
 
 MICROSECOND = 1e-6
@@ -47,7 +47,7 @@ def predictions_of(
         return {}
     by_site: dict[str, list[Row]] = {}
     for row in bench.record.calls:
-        if row.eager is not None and row.fused is not None:
+        if row.bits == EQUAL and row.eager is not None and row.fused is not None:
             by_site.setdefault(row.site, []).append(row)
     own = {site: _of_size(rows, size) for site, rows in by_site.items()}
     found = {unit: _prediction(ran.of_unit[unit].whole, own) for unit in ablation.units}

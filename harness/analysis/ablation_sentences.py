@@ -80,7 +80,9 @@ def note_texts(cell: CellAblation) -> list[str]:
         found.append("The arms' differences change from block to block by more than runs scatter: intervals are wider.")
     if cell.caps:
         found.append(f"{', '.join(cell.caps)}: what keeps the verdicts from a word is in these numbers as well.")
-    if any(total.finding == "unknown" for total in totals):
+    found += [cell.curvature] if cell.curvature else []
+    found += cell.bench_notes
+    if any(total.finding == "unknown" and not total.difference.is_resolved for total in totals):
         found.append(
             f"Runs scatter by {number(MS * (cell.scatter_s or 0), 1)} ms, too much for a sum of this whole: use a "
             "larger workload, a quieter machine or more blocks."

@@ -24,7 +24,7 @@ from fuseproof.harness.analysis.checked_calls import CODE as EVERY_CALL_CHECKED
 from fuseproof.harness.analysis.checked_calls import checked_runs
 from fuseproof.harness.analysis.contention import contention_caps, contention_warnings
 from fuseproof.harness.analysis.contradictions import COPIED_DUMP, DOUBTED_CODES, copied_dumps
-from fuseproof.harness.analysis.editions import EDITION, WARM_UP_AND_FIGURES, schema_of, with_earlier_code
+from fuseproof.harness.analysis.editions import EDITION, TIME_SAVED, WARM_UP_AND_FIGURES, schema_of, with_earlier_code
 from fuseproof.harness.analysis.equal_work import EqualWork, broken_promises, check_cell_work
 from fuseproof.harness.analysis.fastpaths import FastpathProof, check_fastpaths
 from fuseproof.harness.analysis.floor import CellFloor, cell_floor, floor_warnings
@@ -78,6 +78,8 @@ class CellAnalysis:
     floor: CellFloor | None = None
     """The A/A floor that the campaign's folder holds, for this cell; None where it holds none."""
     edition: int = EDITION
+    is_ablation: bool = False
+    """Its effect is told as an ablation's: as time saved, with the interval that the verdict rests on."""
 
     @property
     def name(self) -> str:
@@ -327,6 +329,7 @@ def _analyse_cell(campaign: Campaign, runs: CellRuns, kept: Floor | None, editio
         gpu=gpu,
         floor=floor,
         edition=edition,
+        is_ablation=campaign.plan.ablation is not None and edition >= TIME_SAVED,
     )
 
 

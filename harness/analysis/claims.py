@@ -15,7 +15,7 @@ from fuseproof.harness.analysis.audit import audit
 from fuseproof.harness.analysis.caveats import no_quality_evidence_text
 from fuseproof.harness.analysis.checked_calls import unprotected_text
 from fuseproof.harness.analysis.editions import WARM_UP_AND_FIGURES
-from fuseproof.harness.analysis.effects import interval_name, interval_text, percent_text
+from fuseproof.harness.analysis.effects import interval_name, interval_text, percent_text, saved_text
 from fuseproof.harness.analysis.metrics import MetricResult
 from fuseproof.harness.analysis.output_check import LEVEL_TITLES
 from fuseproof.harness.campaign.origin import NOT_IMPORTED
@@ -217,6 +217,8 @@ def speed_text(cell: CellAnalysis) -> str:
         return f"{primary.title} SAME: no difference of {percent_text(comparison.min_effect)} or more, {bounds}"
     if no_point_estimate(cell.verdict.warnings) is not None:
         return f"{primary.title} {cell.word.value}, reduction {bounds} (the size is not claimed)"
+    if cell.is_ablation:
+        return f"{primary.title} {saved_text(cell.verdict)}"
     return f"{primary.title} {latency_change(comparison.reduction)}, reduction {bounds}"
 
 

@@ -10,7 +10,14 @@ from fuseproof.harness.analysis.caveats import dummy_weights_text
 from fuseproof.harness.analysis.clip_sentences import clip_text
 from fuseproof.harness.analysis.contention import CONTENTION_UNMEASURED
 from fuseproof.harness.analysis.editions import WARM_UP_AND_FIGURES
-from fuseproof.harness.analysis.effects import effect_text, is_too_wide, level_text, means_text
+from fuseproof.harness.analysis.effects import (
+    effect_text,
+    in_words_where_wide,
+    is_too_wide,
+    level_text,
+    means_text,
+    saved_text,
+)
 from fuseproof.harness.analysis.fastpath_losses import SITE_LOST, SITE_NEVER_FUSED, SITE_REJECTED
 from fuseproof.harness.analysis.imported import imported_notes
 from fuseproof.harness.analysis.memory import MemoryCheck
@@ -83,10 +90,16 @@ def verdict_line(cell: CellAnalysis) -> str:
     if not cell.outputs.keeps_contract and cell.edition >= WARM_UP_AND_FIGURES:
         parts.append(f"contract {cell.outputs.contract} is not met: {cell.outputs.violations[0].rstrip('.')}.")
     if cell.primary is not None and cell.verdict.comparison is not None:
-        parts.append(f"{cell.primary.title} {effect_text(cell.verdict)}.")
+        effect = saved_text(cell.verdict) if cell.is_ablation else effect_text(cell.verdict)
+        parts.append(f"{cell.primary.title} {effect}.")
     if cell.verdict.headline is not None:
-        parts.append(reason_text(cell.verdict.headline))
+        parts.append(reason_text(_shown(cell, cell.verdict.headline)))
     return f"{cell.word.value}: {cell.name}: {' '.join(parts)}"
+
+
+def _shown(cell: CellAnalysis, reason: Reason) -> Reason:
+    comparison = cell.verdict.comparison
+    return in_words_where_wide(reason, comparison) if cell.is_ablation and comparison is not None else reason
 
 
 def metric_line(metric: MetricResult) -> str:
@@ -205,7 +218,7 @@ def _speaks_of_wide_interval(cell: CellAnalysis, reason: Reason) -> bool:
     comparison = cell.verdict.comparison
     if comparison is None or reason.code != "SPREAD_EXCEEDS_EFFECT":
         return False
-    return is_too_wide(comparison, comparison.interval_used)
+    return is_too_wide(comparison, comparison.interval_used, is_ablation=cell.is_ablation)
 
 
 def warning_texts(cell: CellAnalysis) -> list[str]:

@@ -6,6 +6,7 @@ like every file it is in ``SHA256SUMS``. A campaign keeps one: another is refuse
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,8 +57,11 @@ def kept_bench(directory: Path) -> KeptBench | None:
         ) from error
 
 
-def keep_bench(bench: KeptBench, directory: Path) -> None:
-    """Copy the times into a campaign's folder; :class:`UsageError` where that holds other ones already."""
+def keep_bench(bench: KeptBench, directory: Path) -> bool:
+    """Copy the times into a campaign's folder; whether they were not there yet.
+
+    :class:`UsageError` where that holds other ones already.
+    """
     file = directory / KEPT_BENCH
     for place in (file.parent, file):
         if place.is_symlink():
@@ -72,9 +76,18 @@ def keep_bench(bench: KeptBench, directory: Path) -> None:
             next_step="Leave --bench out, or read the other times beside a copy of the folder.",
         )
     if kept is not None:
-        return
+        return False
     try:
         file.parent.mkdir(exist_ok=True)
         write_bytes_atomically(file, bench.content)
     except OSError as error:
         raise FuseproofError(f"{file} could not be written: {error.strerror or error}.") from error
+    return True
+
+
+def take_out_bench(directory: Path) -> None:
+    """Remove the times that :func:`keep_bench` has just put there, where no report could be made with them."""
+    file = directory / KEPT_BENCH
+    file.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        file.parent.rmdir()  # stays where anything else lies in it

@@ -26,7 +26,11 @@ WARPS_PER_SM = "sm__warps_active.avg.per_cycle_active"
 OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"
 THEORETICAL = "sm__maximum_warps_per_active_cycle_pct"
 STALL_PREFIX, STALL_ENDING = "smsp__average_warps_issue_stalled_", "_per_issue_active.ratio"
+LONGEST_NAME = 100
+"""Of a kernel in an error."""
 NANOSECONDS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9, "nsecond": 1.0, "usecond": 1e3, "msecond": 1e6, "second": 1e9}
+SMALLEST_NS, LARGEST = 1e-3, 1e18
+"""A launch of less than a picosecond is none; larger numbers (thirty years, an exabyte) would overflow in sums."""
 BYTES = {"byte": 1.0, "kbyte": 1e3, "mbyte": 1e6, "gbyte": 1e9, "tbyte": 1e12}
 
 
@@ -71,7 +75,10 @@ def _rows(text: str) -> list[list[str]]:
     starts = [place for place, line in enumerate(lines) if line.lstrip("\ufeff").startswith('"ID","Process ID"')]
     if not starts:
         return []
-    rows = list(csv.reader(io.StringIO("".join(lines[starts[0] :]).lstrip("\ufeff"))))
+    try:
+        rows = list(csv.reader(io.StringIO("".join(lines[starts[0] :]).lstrip("\ufeff"))))
+    except csv.Error as error:
+        raise ValueError(f"its table cannot be read: {error}") from None
     width = len(rows[0])
     return [row for row in rows if len(row) == width]  # `==WARNING==` lines may follow
 
@@ -79,8 +86,8 @@ def _rows(text: str) -> list[list[str]]:
 def _launch(row: Mapping[str, str], units: Mapping[str, str]) -> Launch:
     name = row.get(NAME, "")
     duration = _scaled(row, units, DURATION, NANOSECONDS)
-    if duration is None or duration <= 0:
-        raise ValueError(f"launch {row.get('ID')} of {name} has no duration")
+    if duration is None or duration < SMALLEST_NS:
+        raise ValueError(f"launch {row.get('ID')} of {name[:LONGEST_NAME]} has no duration")
     return Launch(
         name=name,
         grid=row.get(GRID, ""),
@@ -88,18 +95,18 @@ def _launch(row: Mapping[str, str], units: Mapping[str, str]) -> Launch:
         duration_ns=duration,
         read_bytes=_scaled(row, units, READ, BYTES),
         written_bytes=_scaled(row, units, WRITTEN, BYTES),
-        dram_percent=next((value for one in DRAM_PERCENT if (value := number(row.get(one))) is not None), None),
-        registers=number(row.get(REGISTERS)),
-        local_load_sectors=number(row.get(LOCAL_LOADS)),
-        local_store_sectors=number(row.get(LOCAL_STORES)),
-        warps_per_sm=number(row.get(WARPS_PER_SM)),
-        occupancy_percent=number(row.get(OCCUPANCY)),
-        theoretical_percent=number(row.get(THEORETICAL)),
+        dram_percent=next((value for one in DRAM_PERCENT if (value := _counted(row, one)) is not None), None),
+        registers=_counted(row, REGISTERS),
+        local_load_sectors=_counted(row, LOCAL_LOADS),
+        local_store_sectors=_counted(row, LOCAL_STORES),
+        warps_per_sm=_counted(row, WARPS_PER_SM),
+        occupancy_percent=_counted(row, OCCUPANCY),
+        theoretical_percent=_counted(row, THEORETICAL),
         stalls={
             column.removeprefix(STALL_PREFIX).removesuffix(STALL_ENDING): value
             for column in row
             if column.startswith(STALL_PREFIX) and column.endswith(STALL_ENDING)
-            and (value := number(row[column])) is not None
+            and (value := _counted(row, column)) is not None
         },
     )  # fmt: skip
 
@@ -107,13 +114,25 @@ def _launch(row: Mapping[str, str], units: Mapping[str, str]) -> Launch:
 def _scaled(
     row: Mapping[str, str], units: Mapping[str, str], column: str, factors: Mapping[str, float]
 ) -> float | None:
-    value = number(row.get(column))
+    value = _counted(row, column)
     if value is None:
         return None
     unit = units.get(column, "").strip().lower()
     if unit not in factors:
         raise ValueError(f"{column} is in {unit!r}; one of {', '.join(factors)} was expected")
-    return value * factors[unit]
+    return _within(value * factors[unit], column)
+
+
+def _counted(row: Mapping[str, str], column: str) -> float | None:
+    """The number of a column; a ValueError for one that no counter can have."""
+    value = number(row.get(column))
+    return None if value is None else _within(value, column)
+
+
+def _within(value: float, column: str) -> float:
+    if not 0 <= value <= LARGEST:
+        raise ValueError(f"{column} is {value:g}; a number from 0 to {LARGEST:g} was expected")
+    return value
 
 
 def number(text: str | None) -> float | None:
@@ -132,7 +151,7 @@ def split_at(launches: Sequence[Launch], separator: str) -> list[list[Launch]]:
         if separator in launch.name:
             sections.append([])
         elif not sections:
-            raise ValueError(f"{launch.name} was launched before the first mark")
+            raise ValueError(f"{launch.name[:LONGEST_NAME]} was launched before the first mark")
         else:
             sections[-1].append(launch)
     return sections

@@ -5,13 +5,14 @@ Times are microseconds a call. ``rounds_us`` are the medians of separate rounds,
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fuseproof.errors import FuseproofError
 
@@ -19,10 +20,21 @@ SCHEMA = "fuseproof.fastpaths-bench/2"
 KIND = SCHEMA.rpartition("/")[0]
 LARGEST_FILE_BYTES = 64 * 1024 * 1024
 FEWEST_ROUNDS = 3
+SMALLEST_US, LARGEST_US = 1e-6, 1e15
+"""A picosecond and thirty years: what lies beyond is no time of a call, and would overflow in ratios and sums."""
+LARGEST_NUMBER = 10**18
+ROUNDING = 1e-9
+"""Relative: a median of means of two may be rounded past the samples it was formed of."""
 NEXT_STEP = "`fuseproof fastpaths bench --save-baseline FILE` writes one."
+EQUAL = "equal"
 SETTLED_BY_ROWS = ("diffusers",)
 """Versions that decide which calls there are, never how long one takes: the rows themselves say which calls."""
 Key = tuple[str, str, str, str]
+Microseconds = Annotated[float, Field(ge=SMALLEST_US, le=LARGEST_US)]
+Amount = Annotated[float, Field(ge=0, le=LARGEST_NUMBER)]
+Whole = Annotated[int, Field(ge=0, le=LARGEST_NUMBER)]
+Bits = Literal["equal", "differs", "declines", "undecided"]
+"""What verification says of a call; only one whose bits are eager's is timed."""
 
 
 class _Strict(BaseModel):
@@ -32,11 +44,21 @@ class _Strict(BaseModel):
 class Time(_Strict):
     """Microseconds a call over all replays of all rounds."""
 
-    median_us: float = Field(gt=0)
-    minimum_us: float = Field(gt=0)
-    maximum_us: float = Field(gt=0)
-    samples: int = Field(ge=1)
-    rounds_us: list[float] = Field(min_length=FEWEST_ROUNDS)
+    median_us: Microseconds
+    minimum_us: Microseconds
+    maximum_us: Microseconds
+    samples: int = Field(ge=1, le=LARGEST_NUMBER)
+    rounds_us: list[Microseconds] = Field(min_length=FEWEST_ROUNDS)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Time:
+        """Rounds are of equally many samples, so the median of all lies among the medians of the rounds."""
+        if not _ordered(self.minimum_us, self.low_us, self.median_us, self.high_us, self.maximum_us):
+            raise ValueError(
+                f"a median of {self.median_us:g} us and samples from {self.minimum_us:g} to {self.maximum_us:g} us do "
+                f"not fit rounds from {self.low_us:g} to {self.high_us:g} us"
+            )
+        return self
 
     @property
     def low_us(self) -> float:
@@ -56,21 +78,32 @@ class Row(_Strict):
     kernel: str
     workload: str
     shapes: str
-    bits: str
+    bits: Bits
     reason: str | None
-    rotation: int
-    traffic_bytes: int | None
+    rotation: Whole
+    traffic_bytes: Whole | None
     source_sha256: str | None
     eager: Time | None
     fused: Time | None
     floor: Time | None
-    speedup: float | None
-    times_floor: float | None
+    speedup: Amount | None
+    times_floor: Amount | None
+
+    @model_validator(mode="after")
+    def _is_timed_with_equal_bits_alone(self) -> Row:
+        if self.bits != EQUAL and (self.eager or self.fused):
+            raise ValueError(f"a call whose bits are {self.bits!r} has no time")
+        return self
 
     @property
     def key(self) -> Key:
         """What tells this call from every other one."""
         return self.site, self.kernel, self.workload, self.shapes
+
+    @property
+    def times(self) -> tuple[Time, ...]:
+        """Those that it has, of eager chain, fused form and floor."""
+        return tuple(one for one in (self.eager, self.fused, self.floor) if one is not None)
 
 
 class Card(_Strict):
@@ -99,8 +132,8 @@ class Record(_Strict):
     card: Card
     versions: dict[str, str | None]
     seed: int
-    replays: int
-    rounds: int
+    replays: Whole
+    rounds: Whole
     selection: Selection
     calls: list[Row]
     guard: Any = None
@@ -125,7 +158,14 @@ def from_document(document: Mapping[str, Any]) -> Record:
     twice = [key for key, number in Counter(row.key for row in record.calls).items() if number > 1]
     if twice:
         raise ValueError(f"it holds two rows of {', '.join(twice[0])}")
+    odd = next((one for row in record.calls for one in row.times if len(one.rounds_us) != record.rounds), None)
+    if odd is not None:
+        raise ValueError(f"it says {record.rounds} rounds, and a row has {len(odd.rounds_us)}")
     return record
+
+
+def _ordered(*values: float) -> bool:
+    return all(one <= other * (1 + ROUNDING) for one, other in itertools.pairwise(values))
 
 
 def read_record(path: Path) -> Record:

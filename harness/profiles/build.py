@@ -6,29 +6,32 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fuseproof.harness.number_format import count, number, percent, shortened
+from fuseproof.harness.profiles.chain_tables import chain_parts
 from fuseproof.harness.profiles.costs import Cost, by_line, by_place, largest
 from fuseproof.harness.profiles.profile import Profile, Request, Stage
+from fuseproof.harness.profiles.scatter import scatter
+from fuseproof.harness.profiles.site_tables import site_parts
 from fuseproof.harness.profiles.tables import (
+    DISTURBED,
     LONGEST_NAME,
-    chain_path,
-    chain_table,
+    bandwidth,
     class_table,
     class_title,
-    key_table,
     launches,
     line_table,
     milliseconds,
     place_table,
     profiled,
-    ranked,
     share,
-    site_table,
     stages_table,
 )
+from fuseproof.harness.profiles.usual import disturbance_warnings
 from fuseproof.harness.report.document import Bullets, Code, Document, Paragraph, Part, Section, Span, Strong, Text
 
 LARGEST_COSTS = 3
 LOOSE_KERNELS = 5
+LEAST_DISTANCE = 0.95
+"""Times the floor; what is below is written as less than 1.0."""
 
 
 @dataclass(frozen=True)
@@ -36,33 +39,48 @@ class Length:
     """How many rows of a table are shown before the rest is summed up, and whether keys and every stage are."""
 
     rows: int
+    rows_of_others: int
+    """Of stages other than the main one, where they are shown at all."""
     has_all: bool
 
 
-TERMINAL = Length(10, has_all=False)
-MARKDOWN = Length(25, has_all=True)
-EVERYTHING = Length(100_000, has_all=True)
+TERMINAL = Length(10, 3, has_all=False)
+MARKDOWN = Length(25, 25, has_all=True)
+EVERYTHING = Length(100_000, 100_000, has_all=True)
 
 
 def build_document(profile: Profile, length: Length) -> Document:
     """The profile's sections, the most important first."""
     main = profile.main_stage
-    sections = [
-        Section("Where the time went", tuple(_overview(profile, main))),
-        Section("Largest costs", (Bullets(tuple(cost_lines(profile, main))),)),
-    ]
-    others = [stage for stage in profile.stages if stage is not main]
-    for stage in (main, *(others if length.has_all else ())):
-        sections.append(Section(f"{stage.name}: by class", (class_table(profile, stage),)))
-        sections.append(Section(f"{stage.name}: by site and module", tuple(_places(profile, stage, length))))
-        lines = line_table(profile, stage, by_line(profile, stage), length.rows)
-        sections.append(Section(f"{stage.name}: by line", (lines,)))
-    sections.append(Section("Fusable chains", tuple(_chains(profile, length))))
-    sections.append(Section("Sites", tuple(_sites(profile, length))))
+    sections = []
+    warnings = (*profile.warnings, *disturbance_warnings(profile))
+    if warnings:
+        sections.append(Section("Warnings", (Bullets(tuple(shortened(text, 500) for text in warnings)),)))
+    sections.append(Section("Where the time went", tuple(_overview(profile, main))))
+    sections.append(Section("Largest costs", (Bullets(tuple(cost_lines(profile, main))),)))
+    for stage in (main, *(stage for stage in profile.stages if stage is not main)):
+        sections += _of_stage(profile, stage, length)
+    chains = chain_parts(profile, length.rows, length.rows_of_others, has_tensor=length.has_all)
+    sections.append(Section("Fusable chains", tuple(chains)))
+    sections.append(Section("Sites", tuple(site_parts(profile, length.rows, has_keys=length.has_all))))
     sections.append(Section("How it was attributed", tuple(_attribution(profile))))
-    if profile.warnings:
-        sections.append(Section("Warnings", (Bullets(tuple(shortened(text, 500) for text in profile.warnings)),)))
     return Document(f"Profile of {shortened(profile.request.model, LONGEST_NAME)}", tuple(sections))
+
+
+def _of_stage(profile: Profile, stage: Stage, length: Length) -> Iterator[Section]:
+    """Of a stage other than the main one a terminal shows the classes only; of one that launched nothing no table."""
+    if not stage.kernels:
+        if length.has_all:
+            yield Section(stage.name, (Paragraph(f"It launched no {profile.kernels_word}."),))
+        return
+    is_main = stage is profile.main_stage
+    yield Section(f"{stage.name}: by class", (class_table(profile, stage),))
+    if is_main or length.has_all:
+        floor = [_floor(profile)] if is_main else []
+        places = place_table(profile, stage, by_place(profile, stage), length.rows)
+        yield Section(f"{stage.name}: by site and module", (places, *floor))
+        lines = line_table(profile, stage, by_line(profile, stage), length.rows)
+        yield Section(f"{stage.name}: by line", (lines,))
 
 
 def request_text(request: Request) -> str:
@@ -90,14 +108,31 @@ def _overview(profile: Profile, main: Stage) -> Iterator[Part]:
     yield Paragraph(f"{request_text(profile.request)}. On {shortened(on, 200)}.")
     yield Paragraph(
         (
-            f"{main.name}, {profiled(main)}: ",
+            f"{main.name}, {profiled(main)}{_chunks(profile, main)}: ",
             Strong(f"{launches(main.kernels / main.steps)} {profile.kernels_word} a step"),
             ", device time ",
             Strong(f"{milliseconds(main.device_us / main.steps)} ms a step"),
-            f" ({profile.note}).",
+            f"{_by_step(profile, main)} ({profile.note}).",
         )
     )
     yield stages_table(profile)
+
+
+def _chunks(profile: Profile, stage: Stage) -> str:
+    """Why a stage has another number of steps than the request asks for, which is what a clip made in chunks has."""
+    asked, ran = profile.request.steps, stage.steps_of_request
+    if ran in (1, asked):
+        return ""
+    if ran % asked == 0:
+        return f" ({asked} in each of {ran // asked} chunks)" if profile.request.frames else f" ({asked} asked for)"
+    return f" ({asked} asked for)"
+
+
+def _by_step(profile: Profile, stage: Stage) -> str:
+    found = scatter(profile, stage)
+    if not found.is_known:
+        return ""
+    return f", by step from {milliseconds(found.least_us)} to {milliseconds(found.most_us)}"
 
 
 def cost_lines(profile: Profile, stage: Stage) -> Iterator[Text]:
@@ -115,6 +150,9 @@ def _cost_text(lead: str, cost: Cost, stage: Stage) -> Text:
         spans += [" in ", Code(shortened(cost.modules[0], LONGEST_NAME))]
         spans += [f" and {len(cost.modules) - 1} more"] if len(cost.modules) > 1 else []
     took = f"{milliseconds(cost.device_us)} ms a step, {share(cost.device_us, total)}"
+    if cost.is_disturbed:
+        typical = f"typically {milliseconds(cost.usual_us)} ms a step"
+        took = f"{DISTURBED}: {typical}, {took} with the calls that were set back"
     spans.append(f": {class_title(cost.classes[0])}, {took}")
     if cost.distance is not None and not cost.is_arithmetic:
         spans.append(f", {number(cost.distance, 1)}× its traffic floor")
@@ -123,38 +161,18 @@ def _cost_text(lead: str, cost: Cost, stage: Stage) -> Text:
     return tuple(spans)
 
 
-def _places(profile: Profile, stage: Stage, length: Length) -> Iterator[Part]:
-    yield place_table(profile, stage, by_place(profile, stage), length.rows)
-    if profile.device.copy_bandwidth_gb_s is None:
-        yield Paragraph("No copy bandwidth was measured on this device, so there is no traffic floor.")
-    else:
-        yield Paragraph(
-            f"Floor: the bytes (each distinct input read once, each output written once) over "
-            f"{number(profile.device.copy_bandwidth_gb_s, 0)} GB/s, the copy bandwidth measured beside the profile."
-        )
-
-
-def _chains(profile: Profile, length: Length) -> Iterator[Part]:
-    if not profile.chains:
-        yield Paragraph("No run of two or more pointwise kernels on one tensor is left.")
-        return
-    yield chain_table(profile.chains, length.rows, has_tensor=length.has_all)
-    hidden = len(profile.chains) - length.rows
-    if hidden > 0:
-        yield Paragraph(f"{hidden} more, each saving less; profile.json holds them.")
-    first = ranked(profile.chains)[0]
-    if first.fast_path is not None:
-        yield Paragraph(f"For the first there is a fast path: {chain_path(first)}.")
-
-
-def _sites(profile: Profile, length: Length) -> Iterator[Part]:
-    if not profile.sites:
-        yield Paragraph("No fast path is mounted.")
-        return
-    yield site_table(profile)
-    keys = key_table(profile, length.rows) if length.has_all else None
-    if keys is not None:
-        yield keys
+def _floor(profile: Profile) -> Paragraph:
+    gb_s = profile.device.copy_bandwidth_gb_s
+    if gb_s is None:
+        return Paragraph("No copy bandwidth was measured on this device, so there is no traffic floor.")
+    told = (
+        f"Floor: the bytes (each distinct input read once, each output written once) over {bandwidth(gb_s)} GB/s, the "
+        "copy bandwidth measured beside the profile."
+    )
+    shown = (cost for stage in profile.stages for cost in (*by_place(profile, stage), *by_line(profile, stage)))
+    if any(cost.distance is not None and cost.distance < LEAST_DISTANCE for cost in shown):
+        told += " Below 1×: its data lay in a cache, which is faster than the memory that was copied."
+    return Paragraph(told)
 
 
 def _attribution(profile: Profile) -> Iterator[Part]:

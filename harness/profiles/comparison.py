@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 from fuseproof.errors import FuseproofError
 from fuseproof.harness.number_format import shortened
 from fuseproof.harness.profiles.costs import ClassCost, Cost, by_block, by_class, by_place
+from fuseproof.harness.profiles.prediction import Prediction, bandwidth_warning, predict
 from fuseproof.harness.profiles.profile import Profile, Stage
+from fuseproof.harness.profiles.scatter import Scatter, scatter
+from fuseproof.harness.profiles.usual import disturbance_warnings
 
+SCHEMA = "fuseproof.profile-comparison/1"
 LONGEST_VALUE = 80
 EQUAL_FIELDS = ("model", "family", "weights", "width", "height", "frames", "steps", "guidance", "batch", "dtype")
 """What two profiles must have in common for their difference to be what was changed between them."""
@@ -35,6 +40,11 @@ class Difference:
         return (self.before_us or 0.0) - (self.after_us or 0.0)
 
     @property
+    def change(self) -> float:
+        """The same as a share of what it took before; 0 of nothing."""
+        return self.saved_us / self.before_us if self.before_us else 0.0
+
+    @property
     def saved_kernels(self) -> float:
         """Launches of one step that are gone."""
         return (self.before_kernels or 0.0) - (self.after_kernels or 0.0)
@@ -52,6 +62,23 @@ class StageDifference:
     """By block, whoever launched in it: rewritten blocks are held against the modules that they replace."""
     new_fused_kernels: float
     """Launches of one step by sites that ran fused, after minus before."""
+    scatter: tuple[Scatter, Scatter]
+    """Of the profiled steps, before and after."""
+
+    @property
+    def has_scatter(self) -> bool:
+        """Whether both sides have steps enough to say how far they lie apart."""
+        return all(one.is_known for one in self.scatter)
+
+    @property
+    def interval_us(self) -> tuple[float, float]:
+        """Device time of one step that is gone, at least and at most by the scatter; of a stage without one both are
+        what was seen.
+        """
+        if not self.has_scatter:
+            return self.step.saved_us, self.step.saved_us
+        before, after = self.scatter
+        return before.least_us - after.most_us, before.most_us - after.least_us
 
     @property
     def step(self) -> Difference:
@@ -59,6 +86,12 @@ class StageDifference:
         one, other = self.before, self.after
         kernels = one.kernels / one.steps, other.kernels / other.steps
         return Difference(one.name, False, *kernels, one.device_us / one.steps, other.device_us / other.steps)
+
+    @property
+    def can_tell(self) -> bool:
+        """Whether the step's difference is more than the scatter of the steps."""
+        low_us, high_us = self.interval_us
+        return self.has_scatter and not low_us <= 0 <= high_us
 
     @property
     def launch_gain_us(self) -> float:
@@ -72,7 +105,7 @@ class StageDifference:
 
 @dataclass(frozen=True)
 class FusedCalls:
-    """How often a site ran fused in the whole request and, where that is known, in one step."""
+    """How often a site ran fused in the whole request and in one profiled step; None where several stages have it."""
 
     site: str
     before: int
@@ -105,6 +138,17 @@ class ProfileComparison:
     def launch_gain_us(self) -> float:
         """At most what fewer launches save of the request besides."""
         return sum(stage.launch_gain_us * stage.before.passes_of_request for stage in self.stages)
+
+    @cached_property
+    def prediction(self) -> Prediction:
+        """What the profiles say of the request's device time, or why they cannot."""
+        return predict(self)
+
+    def warnings(self) -> tuple[str, ...]:
+        """What a reader must know first: each side's own warnings, and what speaks against comparing them."""
+        sides = (("before", self.before), ("after", self.after))
+        own = (f"{name}: {text}" for name, one in sides for text in (*one.warnings, *disturbance_warnings(one)))
+        return (*bandwidth_warning(self.before, self.after), *own)
 
     def fused_calls(self) -> tuple[FusedCalls, ...]:
         """The sites that ran fused in either, by name as the profiles list them."""
@@ -159,15 +203,17 @@ def _given(profile: Profile, flag: str) -> str:
 def as_json(comparison: ProfileComparison) -> dict[str, Any]:
     """Strict JSON values; times are microseconds of one step, gains those of the whole request."""
     return {
-        "schema": "fuseproof.profile-comparison/1",
+        "schema": SCHEMA,
         "before": comparison.before.raw["request"],
         "after": comparison.after.raw["request"],
-        "device": comparison.after.raw["device"],
+        "device": {"before": comparison.before.raw["device"], "after": comparison.after.raw["device"]},
         "stages": [
             {
                 "name": stage.before.name,
                 "steps_of_request": stage.before.steps_of_request,
                 "step": _row_json(stage.step),
+                "steps_us": dict(zip(("before", "after"), map(asdict, stage.scatter), strict=True)),
+                "saved_us_interval": list(stage.interval_us) if stage.has_scatter else None,
                 "classes": [_row_json(row) for row in stage.classes],
                 "blocks": [_row_json(row) for row in stage.blocks],
                 "places": [_row_json(row) for row in stage.places],
@@ -178,7 +224,8 @@ def as_json(comparison: ProfileComparison) -> dict[str, Any]:
         ],
         "unpaired_stages": list(comparison.unpaired),
         "fused_calls": [asdict(site) for site in comparison.fused_calls()],
-        "predicted": {"device_us": comparison.device_gain_us, "launches_us_at_most": comparison.launch_gain_us},
+        "predicted": comparison.prediction.to_json(),
+        "warnings": list(comparison.warnings()),
     }
 
 
@@ -192,7 +239,7 @@ def _stage(before: Profile, after: Profile, name: str) -> StageDifference:
     places = _paired(_places(before, one), _places(after, other))
     fused = _fused_kernels(after, other) - _fused_kernels(before, one)
     blocks = _paired(_blocks(before, one), _blocks(after, other))
-    return StageDifference(one, other, classes, places, blocks, fused)
+    return StageDifference(one, other, classes, places, blocks, fused, (scatter(before, one), scatter(after, other)))
 
 
 Key = tuple[str, bool, str]
@@ -228,12 +275,17 @@ def _fused_kernels(profile: Profile, stage: Stage) -> float:
 
 
 def _calls(profile: Profile, name: str) -> tuple[int, float | None]:
-    """A site's fused calls in the whole request and in one step; the latter is None where no one stage has it."""
+    """A site's fused calls in the whole request and in one step; the latter is None where several stages have it, and
+    0 where the profiled steps have none, as of what is held for a whole request.
+    """
     site = profile.by_site.get(name)
     if site is None or not site.calls_fused:
         return 0, 0.0
     stages = {row.stage for row in profile.rows if row.site == name}
-    if len(stages) != 1 or not site.keys:
+    if not stages and not site.keys:
+        return site.calls_fused, 0.0
+    if len(stages) > 1 or not site.keys:
         return site.calls_fused, None
+    stage = profile.by_stage[stages.pop()] if stages else profile.main_stage
     fused = site.calls_fused / (site.calls_fused + site.calls_eager)
-    return site.calls_fused, fused * sum(key.calls for key in site.keys) / profile.by_stage[stages.pop()].steps
+    return site.calls_fused, fused * sum(key.calls for key in site.keys) / stage.steps

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 
-from fuseproof.harness.number_format import MISSING, count, number, percent, shortened
+from fuseproof.harness.number_format import MISSING, number, shortened
 from fuseproof.harness.profiles.build import EVERYTHING, MARKDOWN, TERMINAL, Length, request_text
 from fuseproof.harness.profiles.comparison import Difference, ProfileComparison, StageDifference
+from fuseproof.harness.profiles.gain import gain_parts
 from fuseproof.harness.profiles.profile import Profile
 from fuseproof.harness.profiles.tables import LONGEST_NAME, class_title, code, launches, milliseconds
 from fuseproof.harness.profiles.timings import Timings
@@ -26,12 +28,15 @@ from fuseproof.harness.report.document import (
 __all__ = ["EVERYTHING", "MARKDOWN", "TERMINAL", "build_comparison"]
 
 ARROW = "→"
-WITHOUT_TIMES = "Measured: nothing, for no timed pair was given (--timings). Times under a profiler are no measurement."
 
 
 def build_comparison(comparison: ProfileComparison, timings: Timings | None, length: Length) -> Document:
     """The sections, the seed of a pull request's table first."""
-    sections = [Section("Kernels a step, before → after", tuple(_overview(comparison)))]
+    sections = []
+    if comparison.warnings():
+        items = tuple(shortened(text, 500) for text in comparison.warnings())
+        sections.append(Section("Warnings", (Bullets(items),)))
+    sections.append(Section("Kernels a step, before → after", tuple(_overview(comparison))))
     stages = comparison.stages if length.has_all else comparison.stages[:1]
     for stage in stages:
         name = stage.before.name
@@ -40,16 +45,9 @@ def build_comparison(comparison: ProfileComparison, timings: Timings | None, len
         sections.append(Section(f"{name}: by block", (blocks,)))
         places = _place_table(stage.places, comparison.after, length.rows, "Site or module")
         sections.append(Section(f"{name}: by site and module", (places,)))
-    sections.append(Section("Predicted and measured gain", tuple(_gain(comparison, timings))))
-    warnings = [*_labelled("before", comparison.before), *_labelled("after", comparison.after)]
-    if warnings:
-        sections.append(Section("Warnings", (Bullets(tuple(warnings)),)))
+    sections.append(Section("Predicted and measured gain", tuple(gain_parts(comparison, timings))))
     title = f"Profiles of {shortened(comparison.after.request.model, LONGEST_NAME)}, before and after"
     return Document(title, tuple(sections))
-
-
-def _labelled(name: str, profile: Profile) -> Iterator[Text]:
-    yield from (f"{name}: {shortened(text, 500)}" for text in profile.warnings)
 
 
 def _overview(comparison: ProfileComparison) -> Iterator[Part]:
@@ -63,6 +61,7 @@ def _overview(comparison: ProfileComparison) -> Iterator[Part]:
     word = comparison.after.kernels_word
     head = ("Stage", f"{word} a step", "launches by fused sites", "device ms a step", "change")
     yield Table(head, rows, range(1, 5))
+    yield _scatter_table(comparison)
     if comparison.fused_calls():
         yield _calls_table(comparison)
     if comparison.unpaired:
@@ -70,8 +69,8 @@ def _overview(comparison: ProfileComparison) -> Iterator[Part]:
 
 
 def _flags(profile: Profile) -> tuple[Span, ...]:
-    words = " ".join(profile.request.flags)
-    return (" ", Code(shortened(words, 200))) if words else ()
+    words = shlex.join(profile.request.flags)
+    return (" ", Code(shortened(words, 400))) if words else ()
 
 
 def _overview_row(stage: StageDifference) -> tuple[Text, ...]:
@@ -81,8 +80,24 @@ def _overview_row(stage: StageDifference) -> tuple[Text, ...]:
         Strong(_kernels(step)),
         number(stage.new_fused_kernels, 0, signed=True),
         Strong(_times(step)),
-        _change(step),
+        _change(step) if stage.can_tell else f"{_change(step)}, cannot tell",
     )
+
+
+def _scatter_table(comparison: ProfileComparison) -> Table:
+    """Both sides of every stage: how far the profiled steps lie apart."""
+    rows = tuple(
+        (
+            stage.before.name,
+            side,
+            str(found.steps) if found.is_known else "1, scatter not known",
+            *(milliseconds(us) for us in (found.median_us, found.least_us, found.most_us)),
+        )
+        for stage in comparison.stages
+        for side, found in zip(("before", "after"), stage.scatter, strict=True)
+    )
+    head = ("Device ms by step", "side", "steps", "median", "min", "max")
+    return Table(head, rows, range(2, 6))
 
 
 def _calls_table(comparison: ProfileComparison) -> Table:
@@ -94,11 +109,11 @@ def _calls_table(comparison: ProfileComparison) -> Table:
         )
         for one in comparison.fused_calls()
     )
-    return Table(("Site", "fused calls a step", "in the whole request"), rows, range(1, 3))
+    return Table(("Site", "fused calls a profiled step", "in the whole request"), rows, range(1, 3))
 
 
 def _calls(value: float | None) -> str:
-    return MISSING if value is None else launches(value)
+    return "not known" if value is None else launches(value)
 
 
 def _class_table(stage: StageDifference, profile: Profile) -> Table:
@@ -143,51 +158,3 @@ def _saved(row: Difference) -> str:
 
 def _change(row: Difference) -> str:
     return MISSING if not row.before_us else f"{number(-100 * row.saved_us / row.before_us, 2, signed=True)} %"
-
-
-def _gain(comparison: ProfileComparison, timings: Timings | None) -> Iterator[Part]:
-    device_ms, launch_ms = comparison.device_gain_us / 1e3, comparison.launch_gain_us / 1e3
-    stages = ", ".join(stage.before.name for stage in comparison.stages)
-    text = f"Predicted for the request, by {stages}: {number(device_ms, 1)} ms less device time"
-    if launch_ms > 0:
-        text += f", and at most {number(launch_ms, 1)} ms for launches that are gone where the device waited"
-    yield Paragraph(f"{text}.")
-    if timings is None:
-        yield Paragraph(WITHOUT_TIMES)
-        return
-    yield _gain_table(device_ms, launch_ms, timings)
-    yield Paragraph(_agreement(device_ms, launch_ms, timings))
-
-
-def _gain_table(device_ms: float, launch_ms: float, timings: Timings) -> Table:
-    rows = [_timed("Worker E2E", timings.worker_ms, device_ms, launch_ms)]
-    if timings.denoise_ms is not None:
-        rows.append(_timed("Denoise", timings.denoise_ms, device_ms, launch_ms))
-    return Table(
-        ("Timer", "before → after ms", "measured", "predicted by device time", "at most"), tuple(rows), range(1, 5)
-    )
-
-
-def _timed(name: str, pair: tuple[float, float], device_ms: float, launch_ms: float) -> tuple[Text, ...]:
-    before, after = pair
-    return (
-        name,
-        f"{number(before, 1)} {ARROW} {number(after, 1)}",
-        percent((before - after) / before),
-        percent(device_ms / before),
-        percent((device_ms + launch_ms) / before),
-    )
-
-
-def _agreement(device_ms: float, launch_ms: float, timings: Timings) -> str:
-    runs = f"{count(timings.runs[0], 'timed run')} before and {timings.runs[1]} after, {timings.label}"
-    word = f"verdict {timings.word}" if timings.word is not None else "single runs, a description and no verdict"
-    measured = timings.saved_ms
-    low, high = sorted((device_ms, device_ms + launch_ms))
-    if low <= measured <= high:
-        told = "lies within what the profiles predict"
-    elif measured > high:
-        told = f"is {number(measured - high, 1)} ms more than the profiles predict"
-    else:
-        told = f"is {number(low - measured, 1)} ms less than the profiles predict"
-    return f"Measured ({runs}; {word}): {number(measured, 1)} ms less worker E2E, which {told}."

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from fuseproof.harness.profiles.profile import Profile, Row, Stage
+from fuseproof.harness.profiles.usual import is_disturbed
 
 OUTSIDE = "(outside modules)"
 COMPUTE_BOUND = ("gemm", "attention", "convolution")
@@ -27,8 +28,9 @@ class ClassCost:
 class Cost:
     """Everything that one site, or one module without a site, launches in one step; or one line of it.
 
-    ``floor_us`` is what moving ``bytes`` takes at the measured copy bandwidth. It and ``bandwidth_gb_s`` are None
-    where the bytes of some launch are not known: half the traffic over the whole time would be a wrong number.
+    ``device_us`` is the sum; ``usual_us`` what it is without what disturbed calls took beyond the usual, by which costs
+    are ranked. ``floor_us`` is what moving ``bytes`` takes at the measured copy bandwidth. It and ``bandwidth_gb_s``
+    are None where the bytes of some launch are not known: half the traffic over the whole time would be a wrong number.
     """
 
     name: str
@@ -41,18 +43,20 @@ class Cost:
     lines: int
     kernels: float
     device_us: float
+    usual_us: float
+    is_disturbed: bool
     bytes: float | None
     floor_us: float | None
 
     @property
     def bandwidth_gb_s(self) -> float | None:
-        """Bytes that must move over the time that it took."""
-        return None if self.bytes is None or not self.device_us else self.bytes / self.device_us / 1e3
+        """Bytes that must move over the time that it usually takes."""
+        return None if self.bytes is None or not self.usual_us else self.bytes / self.usual_us / 1e3
 
     @property
     def distance(self) -> float | None:
-        """How many times the traffic floor it takes."""
-        return None if not self.floor_us else self.device_us / self.floor_us
+        """How many times the traffic floor it usually takes."""
+        return None if not self.floor_us else self.usual_us / self.floor_us
 
     @property
     def is_arithmetic(self) -> bool:
@@ -76,18 +80,17 @@ def by_class(rows: Iterable[Row], steps: int) -> tuple[ClassCost, ...]:
 
 
 def by_place(profile: Profile, stage: Stage) -> tuple[Cost, ...]:
-    """By site, or by folded module where no site launched it; by falling device time."""
+    """By site, or by folded module where no site launched it; by falling usual time."""
     found = _grouped(profile.rows_of(stage), _place)
-    costs = (_cost(place, rows, stage, profile.device.copy_bandwidth_gb_s) for place, rows in found.items())
-    return tuple(sorted(costs, key=lambda cost: (-cost.device_us, cost.name, cost.component)))
+    costs = (_cost(profile, place, rows, stage) for place, rows in found.items())
+    return tuple(sorted(costs, key=lambda cost: (-cost.usual_us, cost.name, cost.component)))
 
 
 def by_block(profile: Profile, stage: Stage) -> tuple[Cost, ...]:
     """By block, repeats as one, whether its modules or a site launched."""
-    bandwidth = profile.device.copy_bandwidth_gb_s
     found = _grouped(profile.rows_of(stage), _block_of)
-    costs = (_cost(place, rows, stage, bandwidth) for place, rows in found.items())
-    return tuple(sorted(costs, key=lambda cost: (-cost.device_us, cost.name, cost.component)))
+    costs = (_cost(profile, place, rows, stage) for place, rows in found.items())
+    return tuple(sorted(costs, key=lambda cost: (-cost.usual_us, cost.name, cost.component)))
 
 
 def _block_of(row: Row) -> Place:
@@ -110,13 +113,13 @@ def by_line(profile: Profile, stage: Stage) -> tuple[Cost, ...]:
         return _place(row), _module_of(row), row.line, row.kernel_class
 
     found = _grouped(profile.rows_of(stage), key)
-    costs = (_cost(at[0], rows, stage, profile.device.copy_bandwidth_gb_s) for at, rows in found.items())
-    return tuple(sorted(costs, key=lambda cost: (-cost.device_us, cost.name, cost.line or "", cost.classes)))
+    costs = (_cost(profile, at[0], rows, stage) for at, rows in found.items())
+    return tuple(sorted(costs, key=lambda cost: (-cost.usual_us, cost.name, cost.line or "", cost.classes)))
 
 
 def largest(costs: Sequence[Cost], count: int) -> tuple[tuple[Cost, ...], tuple[Cost, ...]]:
-    """The most costly lines, and the most costly ones besides matrix products, attention and convolutions."""
-    return tuple(costs[:count]), tuple([cost for cost in costs if not cost.is_arithmetic][:count])
+    """The most costly lines, and besides these the most costly without matrix products, attention and convolutions."""
+    return tuple(costs[:count]), tuple([cost for cost in costs[count:] if not cost.is_arithmetic][:count])
 
 
 Key = TypeVar("Key")
@@ -133,7 +136,8 @@ def _module_of(row: Row) -> str:
     return folded(row.module) if row.module else f"(outside modules: {row.component})"
 
 
-def _cost(place: Place, rows: Sequence[Row], stage: Stage, bandwidth_gb_s: float | None) -> Cost:
+def _cost(profile: Profile, place: Place, rows: Sequence[Row], stage: Stage) -> Cost:
+    bandwidth_gb_s = profile.device.copy_bandwidth_gb_s
     moved = [row.bytes * row.calls for row in rows if row.bytes is not None]
     moved_bytes = math.fsum(moved) / stage.steps if len(moved) == len(rows) else None
     floor_us = None if moved_bytes is None or bandwidth_gb_s is None else moved_bytes / bandwidth_gb_s / 1e3
@@ -150,6 +154,8 @@ def _cost(place: Place, rows: Sequence[Row], stage: Stage, bandwidth_gb_s: float
         lines=len(lines),
         kernels=sum(row.calls for row in rows) / stage.steps,
         device_us=_time(rows) / stage.steps,
+        usual_us=math.fsum(profile.usual[row].device_us for row in rows) / stage.steps,
+        is_disturbed=is_disturbed(rows, profile.usual),
         bytes=moved_bytes,
         floor_us=floor_us,
     )

@@ -1,7 +1,7 @@
-"""The flame view: device time of a request by stage, component, block, module or site, and operation.
+"""The flame view: device time of a request's profiled stages by stage, component, block, module or site, and operation.
 
-An icicle read from top to bottom; a frame is as wide as its share of the request's device time, profiled steps taken
-for all steps of the request. Blocks that repeat are one frame (``transformer_blocks.*``) in the folded view.
+An icicle read from top to bottom; a frame is as wide as its share of the profiled stages' device time, profiled steps
+taken for all steps of the request. Blocks that repeat are one frame (``transformer_blocks.*``) in the folded view.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from fuseproof.harness.number_format import count, number, percent, shortened
 from fuseproof.harness.profiles.costs import OUTSIDE, folded, split_block
 from fuseproof.harness.profiles.profile import Profile, Row
+from fuseproof.harness.profiles.tables import class_title
 
 LEVELS = ("stage", "component", "block", "module or site", "operation")
 SMALLEST_SHARE = 2e-4
@@ -92,7 +93,7 @@ def _path(row: Row, is_folded: bool) -> Iterator[tuple[str, str]]:
         yield f"{row.site} · {module}", f"site {row.site}, {row.site_state or 'state not known'}; {detail}".strip("; ")
     else:
         yield module, detail
-    yield row.operation, f"{row.kernel_class}; {row.kernel}" + (f"; {row.line}" if row.line else "")
+    yield row.operation, f"{class_title(row.kernel_class)}; {row.kernel}" + (f"; {row.line}" if row.line else "")
 
 
 def _frames(node: Node, start: float, level: int, total_us: float) -> Iterator[Frame]:
@@ -114,7 +115,8 @@ def _frames(node: Node, start: float, level: int, total_us: float) -> Iterator[F
 
 
 def _frame(node: Node, start: float, width: float, level: int, total_us: float) -> Frame:
-    told = f"{number(node.device_us / 1e3, 3)} ms, {percent(width)} of the request, {number(node.kernels, 0)} launches"
+    part = f"{percent(width)} of the profiled stages"
+    told = f"{number(node.device_us / 1e3, 3)} ms, {part}, {number(node.kernels, 0)} launches"
     title = f"{node.name}: {told}" + (f"; {shortened(node.detail, LONGEST_TITLE)}" if node.detail else "")
     kind = node.kernel_class if not node.children else ""
     return Frame(start, width, level, shortened(node.name, LONGEST_LABEL), title, kind)

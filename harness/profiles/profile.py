@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from fuseproof.harness.perf.dump import is_denoising
+from fuseproof.harness.profiles.usual import Usual, usual_times
 
 SCHEMA = "fuseproof.profile/1"
 CLASSES = (
@@ -57,6 +58,8 @@ class Device:
     name: str
     copy_bandwidth_gb_s: float | None
     kernel_word: str
+    no_saving_reason: str | None = None
+    """Why chains have no floor and no saving."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,11 @@ class Row:
     bytes: int | None
     """Of one call: each distinct input read once, each output written once."""
     from_graph: bool
+    calls_by_step: tuple[int, ...] = ()
+    """Of each profiled step of the stage, as ``device_us_by_step``; empty in profiles that do not tell."""
+    device_us_by_step: tuple[float, ...] = ()
+    typical_us: float | None = None
+    """``device_us`` with every disturbed call counted as the middle one of its like; None where nothing is told."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +168,15 @@ class Chain:
     saving_us_per_step: float | None
     fast_path: str | None
     fast_path_reason: str | None
+    typical_us_per_step: float | None = None
+    component: str | None = None
+    site: str | None = None
+    """The site that holds all its launches."""
+
+    @property
+    def usual_us_per_step(self) -> float:
+        """Without what disturbed calls took beyond the usual, where the profile tells that."""
+        return self.device_us_per_step if self.typical_us_per_step is None else self.typical_us_per_step
 
 
 @dataclass(frozen=True)
@@ -213,6 +230,11 @@ class Profile:
     @cached_property
     def by_site(self) -> Mapping[str, SiteRecord]:
         return {site.site: site for site in self.sites}
+
+    @cached_property
+    def usual(self) -> Mapping[Row, Usual]:
+        """What each row would have taken had every call been a usual one."""
+        return usual_times(self.rows)
 
     def rows_of(self, stage: Stage) -> tuple[Row, ...]:
         """The rows of one stage."""

@@ -9,6 +9,7 @@ from typing import Any
 from fuseproof.errors import FuseproofError
 from fuseproof.harness.perf.fields import Fields, read_json_object
 from fuseproof.harness.profiles.accounts import refuse_wrong_sums
+from fuseproof.harness.profiles.places import is_folder
 from fuseproof.harness.profiles.profile import (
     CLASSES,
     COMPONENTS,
@@ -27,6 +28,7 @@ from fuseproof.harness.profiles.profile import (
 )
 from fuseproof.harness.profiles.values import (
     amount,
+    amounts,
     one_of,
     optional_amount,
     optional_whole,
@@ -37,6 +39,7 @@ from fuseproof.harness.profiles.values import (
     texts,
     truth,
     whole,
+    wholes,
 )
 
 PROFILE_FILE = "profile.json"
@@ -66,7 +69,7 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
     field whose value cannot be, or sums that do not agree, as in a file that was edited.
     """
     source = Path(path)
-    if source.is_dir():
+    if is_folder(source):
         source = source / PROFILE_FILE
     return profile_of(read_json_object(source, next_step=NEXT_STEP), source)
 
@@ -157,6 +160,7 @@ def _device(fields: Fields) -> Device:
         name=fields.text("name"),
         copy_bandwidth_gb_s=bandwidth,
         kernel_word=one_of(fields, "kernel_word", ("kernel", "CPU operation")),
+        no_saving_reason=fields.optional_text("no_saving_reason"),
     )
 
 
@@ -203,6 +207,9 @@ def _row(fields: Fields, stages: tuple[str, ...]) -> Row:
         device_us=amount(fields, "device_us"),
         bytes=optional_whole(fields, "bytes"),
         from_graph=truth(fields, "from_graph"),
+        calls_by_step=wholes(fields, "calls_by_step"),
+        device_us_by_step=amounts(fields, "device_us_by_step"),
+        typical_us=optional_amount(fields, "typical_us"),
     )
 
 
@@ -240,6 +247,9 @@ def _chain(fields: Fields, stages: tuple[str, ...]) -> Chain:
         saving_us_per_step=None if saving is None else fields.number("saving_us_per_step"),
         fast_path=fields.optional_text("fast_path"),
         fast_path_reason=fields.optional_text("fast_path_reason"),
+        typical_us_per_step=optional_amount(fields, "typical_us_per_step"),
+        component=fields.optional_text("component"),
+        site=fields.optional_text("site"),
     )
 
 

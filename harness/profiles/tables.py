@@ -1,16 +1,17 @@
-"""The tables of a profile, as parts of a document: by class, by site and module, chains, sites, keys."""
+"""The tables of a profile, as parts of a document: stages, by class, by site and module, by line."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuseproof.harness.number_format import MISSING, count, number, percent, shortened
-from fuseproof.harness.profiles.costs import OUTSIDE, Cost, by_class
-from fuseproof.harness.profiles.profile import Chain, Profile, SiteRecord, Stage
+from fuseproof.harness.number_format import MISSING, count, number, percent
+from fuseproof.harness.profiles.costs import Cost, by_class
+from fuseproof.harness.profiles.profile import Profile, Stage
 from fuseproof.harness.report.document import Code, Table, Text
 
 LONGEST_NAME = 90
 LONGEST_REASON = 160
+DISTURBED = "disturbed"
 CLASS_TITLES = {"gemm": "GEMM", "cat": "concatenation", "reduce": "reduction"}
 
 
@@ -38,8 +39,13 @@ def code(text: str | None, limit: int = LONGEST_NAME) -> Text:
 
 
 def bandwidth(gb_s: float | None) -> str:
-    """GB/s, with decimals where they are few."""
-    return number(gb_s, 0 if gb_s is None or gb_s >= 10 else 2)
+    """GB/s in three digits or more."""
+    return number(gb_s, 0 if gb_s is None or gb_s >= 100 else 1 if gb_s >= 10 else 2)
+
+
+def yes(is_so: bool) -> str:
+    """A cell that only speaks where something is so."""
+    return "yes" if is_so else ""
 
 
 def stages_table(profile: Profile) -> Table:
@@ -72,8 +78,9 @@ def class_table(profile: Profile, stage: Stage) -> Table:
     costs = by_class(profile.rows_of(stage), stage.steps)
     rows = [(class_title(one.name), one.kernels, one.device_us) for one in costs]
     rows.append(("all", stage.kernels / stage.steps, total))
+    unit = unit_of(stage)
     return Table(
-        ("Class", f"{profile.kernels_word} a step", "ms a step", "share"),
+        ("Class", f"{profile.kernels_word} {unit}", f"ms {unit}", "share"),
         tuple((name, launches(kernels), milliseconds(us), share(us, total)) for name, kernels, us in rows),
         range(1, 4),
     )
@@ -105,10 +112,12 @@ def _cost_table(
     most: int,
 ) -> Table:
     total = stage.device_us / stage.steps
+    has_typical = tells_typical(profile)
     rows: list[tuple[Text, ...]] = [
         (
             *names,
             launches(cost.kernels),
+            *([milliseconds(cost.usual_us), yes(cost.is_disturbed)] if has_typical else []),
             milliseconds(cost.device_us),
             share(cost.device_us, total),
             MISSING if cost.bytes is None else number(cost.bytes / 1e6, 1),
@@ -120,11 +129,24 @@ def _cost_table(
     ]
     hidden = costs[most:]
     if hidden:
-        us = sum(cost.device_us for cost in hidden)
-        told = (f"{len(hidden)} more", "", "", launches(sum(cost.kernels for cost in hidden)), milliseconds(us))
-        rows.append((*told, share(us, total), "", "", "", ""))
-    numbers = (f"{profile.kernels_word} a step", "ms a step", "share", "MB", "GB/s", "floor ms", "× floor")
-    return Table((*head, *numbers), tuple(rows), range(3, 10))
+        us, usual_us = sum(cost.device_us for cost in hidden), sum(cost.usual_us for cost in hidden)
+        typical = [milliseconds(usual_us), ""] if has_typical else []
+        told = (f"{len(hidden)} more", "", "", launches(sum(cost.kernels for cost in hidden)), *typical)
+        rows.append((*told, milliseconds(us), share(us, total), "", "", "", ""))
+    unit = unit_of(stage)
+    typical = [f"typical ms {unit}", DISTURBED] if has_typical else []
+    numbers = (f"{profile.kernels_word} {unit}", *typical, f"ms {unit}", "share", "MB", "GB/s", "floor ms", "× floor")
+    return Table((*head, *numbers), tuple(rows), range(3, 3 + len(numbers)))
+
+
+def unit_of(stage: Stage) -> str:
+    """What the numbers of a stage's tables are of: one step, or its one pass."""
+    return "a step" if stage.steps_of_request > 1 else "a pass"
+
+
+def tells_typical(profile: Profile) -> bool:
+    """Whether some row's typical time is another than its sum, which is when both are shown."""
+    return any(one.is_disturbed for one in profile.usual.values())
 
 
 def _place_of(cost: Cost) -> str:
@@ -139,78 +161,3 @@ def _what(cost: Cost) -> str:
     if not cost.is_site:
         return cost.component
     return f"site, {cost.state}" if cost.state else "site"
-
-
-def chain_table(chains: Sequence[Chain], most: int, *, has_tensor: bool) -> Table:
-    """Fusable chains, the largest saving first; ``has_tensor`` shows the tensor that they pass on."""
-    rows = tuple(
-        (
-            number(chain.saving_us_per_step, 1),
-            number(chain.device_us_per_step, 1),
-            number(chain.fused_floor_us_per_step, 1),
-            number(chain.calls_per_step, 0 if chain.calls_per_step == int(chain.calls_per_step) else 2),
-            code(chain.module or OUTSIDE),
-            code(" + ".join(name.removeprefix("aten::") for name in chain.operations), 3 * LONGEST_NAME),
-            *([code(chain.shape)] if has_tensor else []),
-            code(chain.line),
-            chain_path(chain),
-        )
-        for chain in ranked(chains)[:most]
-    )
-    head = ("saves µs a step", "takes", "fused floor", "times a step", "module", "operations")
-    return Table((*head, *(["tensor"] if has_tensor else []), "line", "fast path"), rows, range(4))
-
-
-def ranked(chains: Sequence[Chain]) -> list[Chain]:
-    """By what fusing saves, then by what they take; a chain whose saving is not known comes last."""
-
-    def order(chain: Chain) -> tuple[bool, float, float, str]:
-        saving = chain.saving_us_per_step
-        return (saving is None, -(saving or 0.0), -chain.device_us_per_step, chain.module)
-
-    return sorted(chains, key=order)
-
-
-def chain_path(chain: Chain) -> str:
-    """The fast path that exists for a chain, and why it did not engage."""
-    if chain.fast_path is None:
-        return "none exists"
-    reason = chain.fast_path_reason
-    return f"{chain.fast_path}: {shortened(reason, LONGEST_REASON) if reason else 'no reason known'}"
-
-
-def site_table(profile: Profile) -> Table:
-    """What became of every site, and what its first sights cost."""
-    rows = tuple(
-        (
-            code(site.site),
-            site.state,
-            str(site.calls_fused),
-            str(site.calls_eager),
-            number(site.first_sight_ms, 1),
-            number(site.jit_ms, 1),
-            shortened(site.reason, LONGEST_REASON) if site.reason else "",
-        )
-        for site in sorted(profile.sites, key=_told_first)
-    )
-    return Table(
-        ("Site", "state", "fused calls", "eager calls", "first sight ms", "JIT ms", "reason"), rows, range(2, 6)
-    )
-
-
-def _told_first(site: SiteRecord) -> tuple[bool, str]:
-    return (site.state != "fused", site.site)
-
-
-def key_table(profile: Profile, most: int) -> Table | None:
-    """How often each site was called with which key and layout; None where none was."""
-    found = [(site.site, key) for site in profile.sites for key in site.keys]
-    found.sort(key=lambda one: (one[0], -one[1].calls, one[1].key))
-    rows: list[tuple[Text, ...]] = [
-        (code(name), str(key.calls), key.layout or MISSING, code(key.key, 2 * LONGEST_NAME))
-        for name, key in found[:most]
-    ]
-    if len(found) > most:
-        more = found[most:]
-        rows.append((f"{len(more)} more", str(sum(key.calls for _, key in more)), "", ""))
-    return Table(("Site", "calls", "layout", "key"), tuple(rows), range(1, 2)) if rows else None

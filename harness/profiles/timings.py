@@ -14,9 +14,12 @@ from fuseproof.harness.analysis.runs import ARMS
 from fuseproof.harness.campaign.folder import Campaign
 from fuseproof.harness.perf.comparison import compare_dumps
 from fuseproof.harness.perf.dump import PerfDump, read_perf_dump
+from fuseproof.harness.perf.fields import Fields
 from fuseproof.harness.perf.profiled_runs import ONE_TEXT, is_profiled
 from fuseproof.harness.profiles.comparison import ProfileComparison
+from fuseproof.harness.profiles.places import is_folder
 from fuseproof.harness.profiles.profile import Profile
+from fuseproof.harness.profiles.values import amounts, refusal, wholes
 from fuseproof.harness.statistics.verdict import Word
 from fuseproof.schedules.order import ArmLetter
 
@@ -64,9 +67,20 @@ class Timings:
         }
 
 
+def timings_of(fields: Fields) -> Timings:
+    """What :meth:`Timings.to_json` wrote, checked."""
+    runs, worker = wholes(fields, "runs"), amounts(fields, "worker_ms")
+    denoise = None if fields.values.get("denoise_ms") is None else amounts(fields, "denoise_ms")
+    for name, found in (("runs", runs), ("worker_ms", worker), ("denoise_ms", denoise)):
+        if found is not None and (len(found) != 2 or not all(found)):
+            raise refusal(fields, name, "must be two numbers above 0, before and after")
+    pair = None if denoise is None else (denoise[0], denoise[1])
+    return Timings(fields.text("label"), (runs[0], runs[1]), (worker[0], worker[1]), pair, fields.optional_text("word"))
+
+
 def refuse_unreadable(paths: Sequence[Path]) -> None:
     """Raise for what can be no timed pair, whatever the profiles are: asked before anything is profiled."""
-    if len(paths) == 1 and paths[0].is_dir():
+    if len(paths) == 1 and is_folder(paths[0]):
         Campaign.open(paths[0])
         return
     if len(paths) != 2:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import Any
 
 from fuseproof.errors import FuseproofError
@@ -76,6 +77,22 @@ def texts(fields: Fields, name: str) -> tuple[str, ...]:
         if not isinstance(value, str):
             raise refusal(fields, f"{name}[{index}]", "must be a string")
     return tuple(found)
+
+
+def amounts(fields: Fields, name: str) -> tuple[float, ...]:
+    """A list of finite numbers from 0 on; empty where the field is missing or null."""
+    return tuple(amount(one, str(index)) for index, one in _elements(fields, name))
+
+
+def wholes(fields: Fields, name: str) -> tuple[int, ...]:
+    """The same of whole numbers."""
+    return tuple(whole(one, str(index)) for index, one in _elements(fields, name))
+
+
+def _elements(fields: Fields, name: str) -> Iterator[tuple[int, Fields]]:
+    """Each element of a list as the one field of an object, so that errors name it."""
+    for index, value in enumerate(fields.sequence(name)):
+        yield index, replace(fields, values={str(index): value}, prefix=f"{fields.prefix}{name}.")
 
 
 def refuse_missing(fields: Fields, names: Collection[str]) -> None:

@@ -118,7 +118,7 @@ def _result_table(cells: Sequence[CellAnalysis], layout: Layout) -> Table:
             rows.append(_wordless_row(cell))
             continue
         metrics = cell.metrics if layout.shows_all_timers else cell.metrics[:1]
-        rows += [_metric_row(cell.name if metric.is_primary else "", metric) for metric in metrics]
+        rows += [_metric_row(cell, metric) for metric in metrics]
     return Table(_head(cells), tuple(rows), numeric=range(2, 6))
 
 
@@ -135,7 +135,8 @@ def _wordless_row(cell: CellAnalysis) -> tuple[Text, ...]:
     return (cell.name, *[MISSING] * (len(RESULT_HEAD) - 2), Strong(f"{cell.word.value} ({codes})"))
 
 
-def _metric_row(name: str, metric: MetricResult) -> tuple[Text, ...]:
+def _metric_row(cell: CellAnalysis, metric: MetricResult) -> tuple[Text, ...]:
+    name = cell.name if metric.is_primary else ""
     title: Text = (Strong(metric.title), " (primary)") if metric.is_primary else metric.title
     if metric.verdict is None or metric.verdict.comparison is None:
         return (name, title, MISSING, MISSING, MISSING, MISSING, f"n/a: {metric.note}")
@@ -145,19 +146,25 @@ def _metric_row(name: str, metric: MetricResult) -> tuple[Text, ...]:
         name,
         title,
         _means(comparison.baseline.mean_s, comparison.candidate.mean_s, comparison.mean_reduction),
-        f"{_point(metric)} {interval_text(comparison, comparison.interval)}",
+        f"{_point(cell, metric)} {_interval(cell, comparison)}",
         percent(comparison.pair_median_reduction),
         percent(comparison.noise_floor),
         Strong(f"{word}{codes}") if metric.is_primary else f"{word}{codes}",
     )
 
 
-def _point(metric: MetricResult) -> str:
+def _interval(cell: CellAnalysis, comparison: Comparison) -> str:
+    """Of the runs' scatter; of an ablation the one that the verdict rests on, as in its summary."""
+    bounds = comparison.interval_used if cell.is_ablation else comparison.interval
+    return interval_text(comparison, bounds, is_ablation=cell.is_ablation)
+
+
+def _point(cell: CellAnalysis, metric: MetricResult) -> str:
     """The point estimate, except where means and medians disagree: then only the interval is quoted."""
     verdict = metric.verdict
     if verdict is None or verdict.comparison is None:
         return MISSING
-    if point_doubt(verdict) is not None:
+    if point_doubt(verdict, is_ablation=cell.is_ablation) is not None:
         return "not quoted,"
     return percent_text(verdict.comparison.reduction)
 
@@ -191,7 +198,7 @@ def _block_cell(comparison: Comparison | None, index: int) -> str:
 def statistics_details(analysis: CampaignAnalysis) -> list[Part]:
     """Every number behind the verdicts, folded away."""
     rows = [
-        _statistics_row(cell.name, metric.title, metric.verdict.comparison)
+        _statistics_row(cell, metric.title, metric.verdict.comparison)
         for cell in analysis.cells
         for metric in cell.metrics
         if metric.verdict is not None and metric.verdict.comparison is not None
@@ -227,14 +234,18 @@ def _without(row: tuple[Entry, ...], index: int) -> tuple[Entry, ...]:
     return row[:index] + row[index + 1 :]
 
 
-def _statistics_row(name: str, title: str, comparison: Comparison) -> tuple[Text, ...]:
+def _statistics_row(cell: CellAnalysis, title: str, comparison: Comparison) -> tuple[Text, ...]:
     detectable = comparison.smallest_detectable_effect
+    printed, used = (
+        interval_text(comparison, bounds, 3, is_ablation=cell.is_ablation)
+        for bounds in (comparison.interval, comparison.interval_used)
+    )
     return (
-        name,
+        cell.name,
         title,
         number(100 * comparison.reduction, 3),
-        interval_text(comparison, comparison.interval, 3),
-        interval_text(comparison, comparison.interval_used, 3),
+        printed,
+        used,
         str(comparison.degrees_of_freedom),
         percent(comparison.mean_reduction, 3),
         percent(comparison.pair_median_reduction, 3),

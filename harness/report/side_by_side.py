@@ -176,12 +176,16 @@ def _numbers(cell: CellAnalysis) -> tuple[str, str, str, str]:
     comparison = cell.verdict.comparison
     if cell.primary is None or comparison is None:
         return (MISSING, MISSING, MISSING, f"{len(cell.runs.blocks)} of {cell.runs.planned_blocks}")
-    point = percent_text(comparison.reduction) if point_doubt(cell.verdict) is None else "not quoted"
+    point = (
+        percent_text(comparison.reduction)
+        if point_doubt(cell.verdict, is_ablation=cell.is_ablation) is None
+        else "not quoted"
+    )
     level = comparison.level_text
     return (
         cell.primary.title,
         point,
-        f"{interval_text(comparison, comparison.interval_used)} ({level})",
+        f"{interval_text(comparison, comparison.interval_used, is_ablation=cell.is_ablation)} ({level})",
         block_text(comparison),
     )
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from fuseproof.harness.statistics.contrasts import BLOCK_TEST_LEVEL, SCATTER_FLO
 from fuseproof.harness.statistics.several_arms import by_arms, distances
 
 ALPHA = 0.05
+NO_LEVER = 1e-9
 Weights = Mapping[str, float]
 """By the letter of an arm; arms that are not named have 0."""
 
@@ -55,6 +56,27 @@ class ArmLevels:
     degrees_of_freedom: int
     is_widened: bool
     """The arms' differences change from block to block by more than their runs scatter, and that gives the interval."""
+    levers: Mapping[str, float] = field(default_factory=dict)
+    """By letter: mean squared distance from the block's centre, in slots; alike where each arm has had every place."""
+    curve_s: tuple[float, float] | None = None
+    """Curvature in seconds a squared slot, and the half width of its 95 % interval; None where no block can show it"""
+
+    @property
+    def is_balanced(self) -> bool:
+        """Whether curved drift costs all arms the same."""
+        return len(set(self.levers.values())) <= 1
+
+    @property
+    def is_curved(self) -> bool:
+        """Whether the blocks show a curved drift."""
+        return self.curve_s is not None and abs(self.curve_s[0]) > self.curve_s[1]
+
+    def curved_s(self, weights: Weights) -> float:
+        """Seconds by which drift as curved as these blocks allow may move a contrast; infinite where none can tell."""
+        lever = abs(math.fsum(weight * self.levers.get(arm, 0.0) for arm, weight in weights.items()))
+        if self.is_balanced or lever < NO_LEVER:
+            return 0.0
+        return math.inf if self.curve_s is None else (abs(self.curve_s[0]) + self.curve_s[1]) * lever
 
     def contrast(self, weights: Weights) -> Estimate:
         """``sum_a weights[a] * mean[a]``; the weights must sum to 0."""
@@ -83,13 +105,30 @@ def arm_levels(blocks: Sequence[tuple[str, Sequence[float]]]) -> ArmLevels:
     is_widened = bool(between_df) and _exceeds(between / max(between_df, 1), within / within_df, between_df, within_df)
     variance, freedom = (between / between_df, between_df) if is_widened else (pooled, within_df + between_df)
     floor = SCATTER_FLOOR * float(times.mean())
+    scatter = max(math.sqrt(max(variance, 0.0)), floor)
+    squares = np.square(distances(halves))
     return ArmLevels(
         means_s=dict(zip(letters, map(float, times.mean(axis=(0, 2))), strict=True)),
         block_count=block_count,
-        scatter_s=max(math.sqrt(max(variance, 0.0)), floor),
+        scatter_s=scatter,
         degrees_of_freedom=freedom,
         is_widened=is_widened,
+        levers=dict(zip(letters, map(float, squares.mean(axis=0)), strict=True)),
+        curve_s=_curve(times.mean(axis=-1), squares, scatter, freedom),
     )
+
+
+def _curve(means: Floats, squares: Floats, scatter_s: float, freedom: int) -> tuple[float, float] | None:
+    """The drift's curvature by how the arms' differences follow their places from block to block; both are [n, k]."""
+    lever, centred = (
+        values - values.mean(axis=1, keepdims=True) - values.mean(axis=0, keepdims=True) + values.mean()
+        for values in (squares, means)
+    )
+    weight = float(np.square(lever).sum())
+    if weight < NO_LEVER:
+        return None
+    half_width = t_quantile(ALPHA, freedom) * scatter_s / math.sqrt(2 * weight)
+    return float((centred * lever).sum()) / weight, half_width
 
 
 def _squares(times: Floats, distance: Floats) -> tuple[float, float]:

@@ -36,7 +36,8 @@ class Pair:
 class Finding:
     """``cause`` is where a difference is made, ``outside`` the first call whose input differs before that; one of the
     two, or neither where all calls are equal. ``inner`` is the first call inside the cause that was given a difference
-    already. ``consequences`` counts the calls that handed it on, ``compared`` all that both arms made;
+    already. ``suspects`` are, for each arm, the sites that ran fused inside the cause in calls that cannot be held
+    against the other arm's. ``consequences`` counts the calls that handed it on, ``compared`` all that both arms made;
     ``only_baseline`` and ``only_candidate`` are labels that one arm alone called.
     """
 
@@ -47,6 +48,7 @@ class Finding:
     compared: int
     only_baseline: tuple[str, ...]
     only_candidate: tuple[str, ...]
+    suspects: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
     @property
     def place(self) -> Pair | None:
@@ -75,7 +77,21 @@ def compare_calls(baseline: Sequence[Call], candidate: Sequence[Call]) -> Findin
         len(pairs),
         tuple(label for label in labels[0] if label not in labels[1]),
         tuple(label for label in labels[1] if label not in labels[0]),
+        ((), ()) if first is None or first is outside else _suspects(first, pairs, baseline, candidate),
     )
+
+
+def _suspects(
+    cause: Pair, pairs: Sequence[Pair], baseline: Sequence[Call], candidate: Sequence[Call]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    compared = {pair.baseline.key for pair in pairs if pair.outputs is not None}
+
+    def sites(calls: Sequence[Call], around: Call) -> tuple[str, ...]:
+        inside = (call for call in calls if _is_inside(call, around) and call.key not in compared)
+        gates = (gate for call in inside for gate in call.gates)
+        return tuple(dict.fromkeys(str(gate["site"]) for gate in gates if gate["ran"] == "fused"))
+
+    return sites(baseline, cause.baseline), sites(candidate, cause.candidate)
 
 
 def _pairs(baseline: Sequence[Call], candidate: Sequence[Call]) -> Iterator[Pair]:

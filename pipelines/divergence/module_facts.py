@@ -1,4 +1,4 @@
-"""What besides its inputs decides what a module computes: its own weights and its plain settings."""
+"""What besides its inputs decides what a module computes: weights and plain settings, its own and those below it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,40 @@ from fuseproof.pipelines.divergence.subject import Subject
 
 PLAIN = (bool, int, float, str, type(None))
 FAST_PATH = "Replacement"
+OPERATION_OF = " › "
+"""Between a module's name and that of an operation within it."""
+STEPPING = frozenset({"scheduler.step", "guidance and step", "solver step"})
+"""Calls that step the latents."""
 NOT_OF_THE_MODEL = frozenset({"training", "_is_hf_initialized"})
 
 
 def facts_of(subject: Subject, label: str) -> dict[str, Any]:
-    """``weights`` (parameter → digest, the module's own only) and ``settings`` (name → text) behind ``label``.
+    """``weights`` (parameter → digest) and ``settings`` (name → text) behind ``label``.
 
-    Of ``scheduler.step`` the settings are the scheduler's configuration. Empty where nothing is known.
+    Of a module: its own, and the settings of every module below it, by path (``attn.processor._attention_backend``):
+    what a rewritten block computes depends on all of them, and none is called. Of a block, the weights below as well.
+    Of an operation, those of the module that it runs in. Of what steps the latents, the scheduler's configuration.
+    Empty where nothing is known.
     """
-    if label == "scheduler.step":
-        config = {name: str(value) for name, value in dict(subject.scheduler.config).items()}
-        return {"weights": {}, "settings": {"class": type(subject.scheduler).__name__} | config}
-    module = subject.modules.get(label)
+    if label in STEPPING:
+        return {"weights": {}, "settings": _configuration(subject.scheduler)}
+    owner = label.split(OPERATION_OF, 1)[0]
+    module = subject.modules.get(owner)
     if module is None:
         return {"weights": {}, "settings": {}}
-    return {"weights": dict(_weights(module)), "settings": dict(_settings(module))}
+    below = {f"{path}." if path else "": part for path, part in module.named_modules()}
+    weighed = below if owner in subject.blocks else {"": module}
+    return {
+        "weights": {f"{path}{name}": found for path, part in weighed.items() for name, found in _weights(part)},
+        "settings": {f"{path}{name}": text for path, part in below.items() for name, text in _settings(part)},
+    }
+
+
+def _configuration(scheduler: Any) -> dict[str, str]:
+    config = getattr(scheduler, "config", None)
+    if config is None:
+        return {}
+    return {"class": type(scheduler).__name__} | {name: str(value) for name, value in dict(config).items()}
 
 
 def _weights(module: nn.Module) -> Iterator[tuple[str, str]]:

@@ -27,7 +27,7 @@ def argument_tensors(
 ) -> list[tuple[str, torch.Tensor]]:
     """The tensors of a call by the names of ``function``'s parameters, ``self`` left out."""
     found = []
-    for name, value in zip(_parameter_names(function, len(args)), args, strict=False):
+    for name, value in zip(parameter_names(function, len(args)), args, strict=False):
         found += list(named_tensors(value, name))
     for name, value in kwargs.items():
         found += list(named_tensors(value, name))
@@ -51,7 +51,8 @@ def _parts(value: Any) -> list[tuple[Any, Any]]:
     return []
 
 
-def _parameter_names(function: Callable[..., Any], count: int) -> list[str]:
+def parameter_names(function: Callable[..., Any], count: int) -> list[str]:
+    """The names of ``function``'s first ``count`` parameters, ``self`` left out; numbers where it has no more."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):

@@ -84,7 +84,7 @@ class ArmPasses:
             "result_sha256": None if result is None else _sha256(result),
             "calls": watch.calls(),
             "disagreements": watch.disagreements,
-            "facts": {key[1]: facts_of(self.subject, key[1]) for key in wanted},
+            "facts": {key[1]: _with(facts_of(self.subject, key[1]), watch.settings.get(key, {})) for key in wanted},
         }
 
     def _measured(
@@ -131,6 +131,10 @@ class _Boundaries:
     def to_json(self) -> list[Answer]:
         pairs = zip(values_of(self._digests), self._layouts, strict=True)
         return [{"digest": in_hexadecimal(pair[0]), "shape": shape, "dtype": dtype} for pair, (shape, dtype) in pairs]
+
+
+def _with(facts: Answer, settings: Mapping[str, str]) -> Answer:
+    return {**facts, "settings": {**facts["settings"], **settings}}
 
 
 def _sha256(result: Any) -> str:

@@ -26,7 +26,9 @@ from torch import nn
 
 from fuseproof.pipelines.divergence.calls import BEFORE_LOOP, in_hexadecimal
 from fuseproof.pipelines.divergence.digests import digest, values_of
+from fuseproof.pipelines.divergence.key_words import key_words
 from fuseproof.pipelines.divergence.nested_tensors import argument_tensors, named_tensors, result_tensors
+from fuseproof.pipelines.divergence.step_settings import step_settings
 from fuseproof.pipelines.divergence.subject import Subject
 
 MODULE, OPERATION, GATE, DECLINED, TRIAL, DISAGREED, FUNCTION = (
@@ -66,7 +68,8 @@ class _Open:
 class CallWatch:
     """Notes the calls of ``subject`` between :meth:`start` and :meth:`stop`.
 
-    ``wanted`` are the calls whose tensors are copied to the host, into ``kept``; nothing is digested then.
+    ``wanted`` are the calls whose tensors are copied to the host, into ``kept``; nothing is digested then. Where one of
+    them steps the latents, ``settings`` has what else decided that step.
     ``disagreements`` are the fused results that an observing gate found to differ from its reference's, in their order.
     """
 
@@ -74,6 +77,7 @@ class CallWatch:
     wanted: frozenset[Key] = frozenset()
     region: str = BEFORE_LOOP
     kept: dict[Key, dict[str, list[tuple[str, torch.Tensor]]]] = field(default_factory=dict)
+    settings: dict[Key, dict[str, str]] = field(default_factory=dict)
     disagreements: list[dict[str, Any]] = field(default_factory=list)
     is_on: bool = False
     _earlier: Any = None
@@ -167,6 +171,8 @@ class CallWatch:
         elif kind == FUNCTION and (owner in (None, self.subject.scheduler) or label != SCHEDULER_STEP):
             inputs = [pair for name, value in names.items() if name != "self" for pair in named_tensors(value, name)]
             opened.facts = self._facts(label, "function", type(owner).__name__, inputs)
+            if _key_of(opened.facts) in self.wanted:
+                self.settings[_key_of(opened.facts)] = step_settings(owner or self.subject.scheduler, frame)
         elif kind in (GATE, DECLINED):
             opened.counted = (owner.calls_fused, owner.calls_eager)
             if kind == GATE:
@@ -262,7 +268,7 @@ class CallWatch:
         return place
 
     def _keep(self, facts: Mapping[str, Any], what: str, tensors: list[tuple[str, torch.Tensor]]) -> None:
-        key = (facts["region"], facts["label"], facts["forward"], facts["number"])
+        key = _key_of(facts)
         if key in self.wanted:
             copies = [(name, tensor.detach().cpu().clone()) for name, tensor in tensors]
             self.kept.setdefault(key, {})[what] = copies
@@ -281,7 +287,7 @@ class CallWatch:
             state = "rejected" if rejection is not None else "unchecked" if note["mode"] == "off" else "verified"
             state = "observed" if note["mode"] == "observe" else state
             reason = None if rejection is None else rejection.reason
-            note |= {"state": state, "key": _key_text(key), "reason": reason}
+            note |= {"state": state, "key": self._key_words(gate.site, key), "reason": reason}
         else:
             note |= {"state": "declined", "key": None, "reason": str(names.get("reason"))}
         around["gates"].append(note)
@@ -291,7 +297,7 @@ class CallWatch:
         gate, around = names["self"], self._innermost()
         note: dict[str, Any] = {
             "site": gate.site,
-            "key": _key_text(names["key"]),
+            "key": self._key_words(gate.site, names["key"]),
             "region": self.region,
             "forward": self._forward,
             "label": self._around() if around is None else around["label"],
@@ -302,6 +308,13 @@ class CallWatch:
             bits = importlib.import_module("fuseproof.fastpaths.bits")
             note["difference"] = bits.bit_difference(names["candidate"], names["expected"]).to_json()
         self.disagreements.append(note)
+
+    def _key_words(self, site: str, key: Any) -> str:
+        """``key`` in words; one that begins with the name of the operation around it holds that one's arguments."""
+        around = next((one.owner for one in reversed(self._open) if one.kind == OPERATION), None)
+        is_of_operation = around is not None and isinstance(key, tuple) and key[:1] == (around.name,)
+        form = around.fused_form if around is not None and is_of_operation else None
+        return key_words(site, key, form, of_blocks=site.endswith(BLOCKS_SUFFIX))
 
     def _innermost(self) -> dict[str, Any] | None:
         return next((one.facts for one in reversed(self._open) if one.facts is not None), None)
@@ -340,8 +353,5 @@ def _method(module: str, owner: str, method: str) -> Callable[..., Any] | None:
     return getattr(found, method, None)
 
 
-def _key_text(key: Any) -> str:
-    try:
-        return str(importlib.import_module("fuseproof.fastpaths.wording").key_text(key))
-    except (ImportError, AttributeError):
-        return repr(key)[:300]
+def _key_of(facts: Mapping[str, Any]) -> Key:
+    return facts["region"], facts["label"], facts["forward"], facts["number"]

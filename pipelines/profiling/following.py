@@ -14,6 +14,8 @@ from torch.profiler import ProfilerActivity
 
 from fuseproof.pipelines.divergence.following import StopHere
 from fuseproof.pipelines.profiling import events
+from fuseproof.pipelines.profiling.chatter import without_remarks
+from fuseproof.pipelines.profiling.disturbance import StepClock
 from fuseproof.pipelines.profiling.events import Recording
 from fuseproof.pipelines.profiling.recording import recorded
 from fuseproof.pipelines.profiling.watching import SiteWatch, mark_now
@@ -50,6 +52,7 @@ class ProfilingFollower:
     watch: SiteWatch
     observer: ProgressObserver
     keep_trace: Callable[[torch.profiler.profile, str], None] = lambda _profiler, _stage: None
+    clock: StepClock = field(default_factory=StepClock)
     recordings: list[Recording] = field(default_factory=list)
     steps_of_request: int = 0
     _profiler: torch.profiler.profile | None = None
@@ -98,7 +101,9 @@ class ProfilingFollower:
         if self._profiler is not None:
             profiler, self._profiler = self._profiler, None
             self.watch.is_on = False
-            profiler.__exit__(None, None, None)
+            self.clock.end()
+            with without_remarks():
+                profiler.__exit__(None, None, None)
 
     def _begin_step(self) -> None:
         if self.window.has(self._step):
@@ -120,8 +125,12 @@ class ProfilingFollower:
                 profile_memory=True,
                 with_stack=True,
             )
-            self._profiler.__enter__()
+            older = torch.empty(1)
+            with without_remarks():
+                self._profiler.__enter__()
+                del older  # torch remarks on the first one given back, so that is to be now
             self.watch.is_on = True
+            self.clock.begin()
 
     def _stop(self, stage: str) -> None:
         if self._profiler is None:
@@ -129,7 +138,9 @@ class ProfilingFollower:
         self._synchronise()
         self.watch.is_on = False
         profiler, self._profiler = self._profiler, None
-        profiler.__exit__(None, None, None)
+        self.clock.end()
+        with without_remarks():
+            profiler.__exit__(None, None, None)
         self.recordings.append(recorded(profiler, self.watch.take(), on_device=self.device.type == "cuda"))
         self.keep_trace(profiler, stage)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fuseproof.pipelines.profiling import events, launches
-from fuseproof.pipelines.profiling.classing import GEMM, WITHOUT_WORK, class_of
+from fuseproof.pipelines.profiling.classing import CONVOLUTION, GEMM, WITHOUT_WORK, class_of
 from fuseproof.pipelines.profiling.events import Call, DeviceWork, Recording, SiteCall
 from fuseproof.pipelines.profiling.launches import Launch, Names
 from fuseproof.pipelines.profiling.lines import Frame, LineLater, line_of
@@ -21,6 +21,7 @@ from fuseproof.pipelines.profiling.site_blocks import blocks_of_sites
 from fuseproof.pipelines.profiling.tensors import MemoryUses, bytes_moved, key_text, reads_and_writes
 
 GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
+WEIGHTED = (GEMM, CONVOLUTION)
 GRAPH_RUNNER = ("fastpaths/graphs.py", "__call__")
 
 
@@ -79,6 +80,7 @@ class _Joiner:
     def _operation(self, call: Call, context: _Context, own_time: int) -> Launch:
         names = (call.name, *(one.name for one in context.operations if one is not call))
         inputs, outputs = reads_and_writes(call, self._memory)
+        place = self._owned(_place(context), call)
         return Launch(
             kernel=call.name,
             class_=class_of("", call.name, names, None),
@@ -91,13 +93,14 @@ class _Joiner:
             inputs=inputs,
             outputs=outputs,
             call=self._number(call),
-            **_place(context),
+            **place,
         )
 
     def _device(self, work: DeviceWork, call: Call, context: _Context) -> Launch:
         is_replay = call.name.startswith(GRAPH_LAUNCHES)
         operations = () if is_replay else context.operations
         site = context.site
+        place = self._owned(_place(context), operations[0]) if operations else _place(context)
         launch = Launch(
             kernel=work.name,
             class_=class_of(
@@ -109,7 +112,7 @@ class _Joiner:
             stream=work.stream,
             operation=_operation_name(work, call, operations),
             graph=(context.runner or call.start) if is_replay else None,
-            **_place(context),
+            **place,
         )
         if operations:
             inner = operations[0]
@@ -124,6 +127,16 @@ class _Joiner:
         else:
             return launch
         return replace(launch, inputs=inputs, outputs=outputs, key=key, call=number)
+
+    def _owned(self, place: dict[str, Any], call: Call) -> dict[str, Any]:
+        """``place``; of a product outside of modules and sites, that of the module whose weight it multiplies."""
+        if place["module"] or place["site"] is not None or class_of("", call.name, (call.name,), None) not in WEIGHTED:
+            return place
+        owners = {self._names.weights[one.address] for one in call.inputs if one.address in self._names.weights}
+        if len(owners) != 1:
+            return place
+        component, module, module_class = owners.pop()
+        return place | {"component": component, "module": module, "module_class": module_class}
 
     def _number(self, call: Call) -> int:
         return self._calls.setdefault(id(call), len(self._calls))

@@ -66,3 +66,5 @@ class Names:
     block_sites: frozenset[str] = frozenset()
     """Sites whose gate runs once for every block."""
     site_components: dict[str, str] = field(default_factory=dict)
+    weights: dict[int, tuple[str, str, str]] = field(default_factory=dict)
+    """Component, path and class of the one module whose parameter's storage begins at an address."""

@@ -25,6 +25,11 @@ def is_plumbing(file: str) -> bool:
     return _PLUMBING.search(file.replace("\\", "/")) is not None
 
 
+def short_path(file: str) -> str:
+    """A file's name with the folder it lies in: files of one name (``forward.py``) are told apart by that."""
+    return "/".join(file.replace("\\", "/").rsplit("/", 2)[-2:])
+
+
 class Frame:
     """A Python call that is open. ``calls`` are the lines in it from which something was called so far, and when."""
 
@@ -53,13 +58,13 @@ class LineLater:
         self._frame, self._line, self._time = frame, line, time
 
     def text(self) -> str | None:
-        """``transformer_longcat_image.py:123``; ``transformer_longcat_image.py:120-123`` where it lies between those;
-        ``embeddings.py:952 in apply_rotary_emb`` where only the function, which begins there, is known.
+        """``transformers/transformer_longcat_image.py:123``; ``….py:120-123`` where it lies between those;
+        ``models/embeddings.py:952 in apply_rotary_emb`` where only the function, which begins there, is known.
         """
         if self._frame is None:
             return None
         call = self._frame.call
-        name = call.file.replace("\\", "/").rpartition("/")[2]
+        name = short_path(call.file)
         if self._line is not None:
             return f"{name}:{self._line}"
         lines = self._frame.lines

@@ -37,7 +37,25 @@ def names_of(subject: Subject, mounted: Mount) -> Names:
         None if subject.denoiser is None else id(subject.denoiser),
         frozenset(block_sites),
         components,
+        weights_of(subject),
     )
+
+
+def weights_of(subject: Subject) -> dict[int, tuple[str, str, str]]:
+    """By where a parameter's storage begins, the module whose it is; storages that several share are left out.
+
+    A product may be made of a module's weight without the module's own call; this tells whose it is all the same.
+    """
+    found: dict[int, tuple[str, str, str]] = {}
+    shared: set[int] = set()
+    for label, module in subject.modules.items():
+        component, _, path = label.partition(".")
+        owner = component_word(component), path, type(module).__name__
+        for parameter in module.parameters(recurse=False):
+            address = 0 if parameter.is_meta else parameter.untyped_storage().data_ptr()
+            if address and found.setdefault(address, owner) != owner:
+                shared.add(address)
+    return {address: owner for address, owner in found.items() if address not in shared}
 
 
 def component_word(name: str) -> str:

@@ -13,11 +13,23 @@ from fuseproof.pipelines.profiling.graph_alignment import align
 from fuseproof.pipelines.profiling.joining import join
 from fuseproof.pipelines.profiling.known_chains import FastPath
 from fuseproof.pipelines.profiling.launches import Launch, Names
-from fuseproof.pipelines.profiling.tables import Step, attribution_table, rows_table, sites_table, stages_table
+from fuseproof.pipelines.profiling.tables import (
+    Step,
+    attribution_table,
+    rows_table,
+    sites_table,
+    stages_table,
+    unequal_steps,
+)
+from fuseproof.pipelines.profiling.typical import outliers, typical_nanoseconds
 from fuseproof.pipelines.stages import DENOISING
 
 SCHEMA = "fuseproof.profile/1"
 NOTE = "times under a profiler; never compare them with timed runs"
+NO_SAVING = (
+    "a CPU's operations are bound by their arithmetic as much as by memory, so what fusing would save does not follow "
+    "from the bytes"
+)
 LEAST_ATTRIBUTED = 0.98
 
 
@@ -38,7 +50,10 @@ def tables(
     bandwidth_gb_s: float | None,
     paths: Sequence[FastPath],
 ) -> dict[str, Any]:
-    """``stages``, ``steps``, ``rows``, ``sites``, ``chains``, ``attribution`` and ``warnings`` of a profile."""
+    """``stages``, ``steps``, ``rows``, ``sites``, ``chains``, ``attribution`` and ``warnings`` of a profile.
+
+    Of ``disturbance`` what launches tell. On a CPU no chain has a floor or a saving (:data:`NO_SAVING`).
+    """
     eager = join(seen.eager, names) if seen.eager is not None else []
     steps: list[Step] = []
     warnings: list[str] = []
@@ -51,6 +66,8 @@ def tables(
             warnings += [aligned.warning] if aligned.warning else []
         steps += steps_in(found, joined)
     launches = [one for step in steps for one in step.launches]
+    on_device = any(recording.on_device for recording in seen.recordings)
+    typical = None if on_device else _typical_of_stages(steps)
     attribution = attribution_table(launches)
     if launches and attribution["to_site_or_module"] < LEAST_ATTRIBUTED:
         share = attribution["to_site_or_module"]
@@ -60,15 +77,25 @@ def tables(
     sources = [noted] if noted is not None else list(seen.recordings)
     calls = [call for recording in sources for call in calls_in_steps(recording)]
     noted_steps = len(denoising) if noted is None else sum(stage == DENOISING for stage, *_ in windows(noted))
+    stages, rows = stages_table(steps, steps_of_request), rows_table(steps, typical)
+    warnings += unequal_steps(stages, rows)
     return {
-        "stages": stages_table(steps, steps_of_request),
+        "stages": stages,
         "steps": [step.to_json() for step in steps],
-        "rows": rows_table(steps),
+        "rows": rows,
         "sites": sites_table(report, steps, calls, len(denoising), noted_steps),
-        "chains": chains_table(steps, bandwidth_gb_s, paths),
+        "chains": chains_table(steps, bandwidth_gb_s if on_device else None, paths, typical),
         "attribution": attribution,
+        "disturbance": outliers(launches, typical or {}),
         "warnings": warnings,
     }
+
+
+def _typical_of_stages(steps: Sequence[Step]) -> dict[int, int]:
+    by_stage: dict[str, list[Launch]] = {}
+    for step in steps:
+        by_stage.setdefault(step.stage, []).extend(step.launches)
+    return {number: time for own in by_stage.values() for number, time in typical_nanoseconds(own).items()}
 
 
 def windows(recording: Recording) -> list[tuple[str, int, int, int]]:

@@ -15,7 +15,8 @@ from fuseproof.pipelines.divergence.following import StopHere
 from fuseproof.pipelines.divergence.subject import Subject
 from fuseproof.pipelines.families import FAMILIES
 from fuseproof.pipelines.profiling import events, names, profile
-from fuseproof.pipelines.profiling.bandwidth import copy_bandwidth_gb_s
+from fuseproof.pipelines.profiling.bandwidth import CopyBandwidth, copy_bandwidth
+from fuseproof.pipelines.profiling.disturbance import MachineWatch, StepClock, disturbance_warnings
 from fuseproof.pipelines.profiling.events import Recording
 from fuseproof.pipelines.profiling.following import ProfilingFollower, Window
 from fuseproof.pipelines.profiling.known_chains import fast_paths
@@ -29,6 +30,7 @@ from fuseproof.pipelines.stages import DENOISING
 
 COMPILED = "under torch.compile the calls of fast paths are not marked: their kernels are joined to modules only"
 ONE_STEP = "the request has {whole} step(s): {profiled} were profiled, {asked} were asked for"
+OWN_PIPELINE = "--backend {backend} runs diffusers' own pipeline and mounts fast paths only with --fastpaths"
 KINDS = "quality {quality} skips guidance in some steps of this request: the profiled steps do not stand for all"
 
 
@@ -41,13 +43,15 @@ def profile_request(
     trace_file: Path,
     about: Mapping[str, Any] | None = None,
     largest_trace_bytes: int = LARGEST_BYTES,
+    machine: MachineWatch | None = None,
 ) -> dict[str, Any]:
     """Run ``request`` with ``steps`` complete denoising steps under a profiler; the profile, JSON-ready.
 
     ``all_stages`` profiles every other stage too, each as a whole. The Chrome trace goes to ``trace_file``
     (``.json.gz``, below ``largest_trace_bytes``), those of other stages beside it. ``about`` says what a session does
-    not know of its request: ``model``, ``family``, ``weights``, ``flags``. A session that has not been warmed up is
-    warmed up first. Raises :class:`FuseproofError` where no step could be profiled.
+    not know of its request: ``model``, ``family``, ``weights``, ``flags``; ``machine`` tells what other processes used
+    meanwhile. A session that has not been warmed up is warmed up first. Raises :class:`FuseproofError` where no step
+    could be profiled.
 
     What it costs: nothing of it touches a request that is not profiled. Under the profiler the host is slowed down by
     every Python call and operation that is noted; the time of kernels on a device is not.
@@ -60,6 +64,7 @@ def profile_request(
         trace_file=trace_file,
         about=about,
         largest_trace_bytes=largest_trace_bytes,
+        machine=machine,
     )[0]
 
 
@@ -72,11 +77,13 @@ def profile_and_run(
     trace_file: Path,
     about: Mapping[str, Any] | None = None,
     largest_trace_bytes: int = LARGEST_BYTES,
+    machine: MachineWatch | None = None,
 ) -> tuple[dict[str, Any], GenerationResult]:
     """As :func:`profile_request`, with what the request made. Its times are a profiler's; the session says so."""
     if session.warmup_steps is None:
         session.warm_up(request, steps=steps + 1)
-    run = _ProfiledRun(session, request, window_of(request.num_inference_steps, steps, all_stages=all_stages))
+    window = window_of(request.num_inference_steps, steps, all_stages=all_stages)
+    run = _ProfiledRun(session, request, window, machine)
     traces = TraceKeeper(trace_file, largest_trace_bytes)
     result, follower = run.whole(traces)
     if not any(profile.windows(recording) for recording in follower.recordings):
@@ -84,21 +91,29 @@ def profile_and_run(
             "no complete denoising step could be profiled: the pipeline told of none.",
             next_step="Use --backend native, or a pipeline whose steps are timed.",
         )
-    report = session.fastpaths_report()
+    report = _report(session)
     graphs = session.graphs_report()
     eager = run.without_replay() if graphs.get("replayed") else None
     device, pipe = torch.device(session.device), session.pipe
-    bandwidth = copy_bandwidth_gb_s(device)
+    bandwidth = copy_bandwidth(device)
     components = names.site_components(pipe)
     found = profile.tables(
         profile.Seen(tuple(follower.recordings), eager),
         names.names_of(run.subject, session.mounted),
         report,
         steps_of_request={DENOISING: follower.steps_of_request},
-        bandwidth_gb_s=bandwidth,
+        bandwidth_gb_s=bandwidth.gb_s,
         paths=fast_paths(report, names.site_kernels(pipe), components),
     )
-    warnings = [*run.warnings(steps, follower.steps_of_request), *found.pop("warnings"), *session.warnings]
+    on_device = device.type == "cuda"
+    found["disturbance"] = follower.clock.to_json(on_device=on_device, outliers=found["disturbance"])
+    warnings = [
+        *run.warnings(steps, follower.steps_of_request),
+        *disturbance_warnings(found["disturbance"], found["attribution"]["device_us"], on_device=on_device),
+        *found.pop("warnings"),
+        *traces.warnings,
+        *session.warnings,
+    ]
     head = {
         "schema": profile.SCHEMA,
         "request": _request_entry(session, request, about or {}),
@@ -121,7 +136,10 @@ def window_of(whole: int, steps: int, *, all_stages: bool) -> Window:
 class _ProfiledRun:
     """One request on one session, under a profiler."""
 
-    def __init__(self, session: Session, request: GenerationRequest, window: Window) -> None:
+    def __init__(
+        self, session: Session, request: GenerationRequest, window: Window, machine: MachineWatch | None = None
+    ) -> None:
+        self._machine = machine
         self.subject = Subject.of(session.pipe)
         self._session = session
         self._request = request
@@ -137,6 +155,7 @@ class _ProfiledRun:
             session.warnings.append(session_warnings.PROFILED)
         follower = self._follower(self._window)
         follower.keep_trace = traces.keep
+        follower.clock = StepClock(self._machine)
         with self._marked(), session.followed_by(follower.beside):
             try:
                 return session.run(self._request), follower
@@ -180,6 +199,18 @@ class _ProfiledRun:
         return nullcontext() if self._session.settings.enable_torch_compile else self._watch.watching()
 
 
+def _report(session: Session) -> dict[str, Any]:
+    """The sites; where a backend that runs diffusers' own pipeline mounts none, that is their reason."""
+    report = session.fastpaths_report()
+    if session.backend == "native" or session.mounted.requested != "off":
+        return report
+    sites = {
+        name: {**site, "reason": OWN_PIPELINE.format(backend=session.backend)} if site["state"] == "off" else site
+        for name, site in report["sites"].items()
+    }
+    return {**report, "sites": sites}
+
+
 def _request_entry(session: Session, request: GenerationRequest, about: Mapping[str, Any]) -> dict[str, Any]:
     settings, kind = session.settings, type(session.pipe).__name__
     family = next((one.name for one in FAMILIES.values() if one.pipeline_class == kind), kind)
@@ -203,11 +234,13 @@ def _request_entry(session: Session, request: GenerationRequest, about: Mapping[
     }
 
 
-def _device_entry(device: torch.device, bandwidth: float | None) -> dict[str, Any]:
+def _device_entry(device: torch.device, bandwidth: CopyBandwidth) -> dict[str, Any]:
     on_cuda = device.type == "cuda"
     return {
         "kind": "cuda" if on_cuda else "cpu",
         "name": torch.cuda.get_device_name(device) if on_cuda else "cpu",
-        "copy_bandwidth_gb_s": bandwidth,
+        "copy_bandwidth_gb_s": bandwidth.gb_s,
+        "copy_buffer_bytes": bandwidth.buffer_bytes,
+        "no_saving_reason": None if on_cuda else profile.NO_SAVING,
         "kernel_word": "kernel" if on_cuda else "CPU operation",
     }

@@ -10,8 +10,10 @@ from fuseproof.pipelines.profiling import launches as owners
 from fuseproof.pipelines.profiling.events import SiteCall
 from fuseproof.pipelines.profiling.launches import Launch
 from fuseproof.pipelines.profiling.tensors import distinct_bytes
+from fuseproof.pipelines.profiling.typical import summed
 
 UNATTRIBUTED_SHOWN = 20
+DIFFERENCES_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -65,25 +67,81 @@ def stages_table(steps: Sequence[Step], steps_of_request: Mapping[str, int]) -> 
     ]
 
 
-def rows_table(steps: Sequence[Step]) -> list[dict[str, Any]]:
-    """One row for all launches that are alike, the most expensive first."""
-    found: dict[tuple[Any, ...], list[int]] = {}
+def rows_table(steps: Sequence[Step], typical: Mapping[int, int] | None = None) -> list[dict[str, Any]]:
+    """One row for all launches that are alike, the most expensive first.
+
+    ``typical`` says of a CPU's launches, by ``id``, what those that were interrupted count for in ``typical_us``; None
+    on a GPU, where every launch is what it took.
+    """
+    found: dict[tuple[Any, ...], list[tuple[int, Launch]]] = {}
+    places: dict[str, int] = {}
     for step in steps:
+        place = places[step.stage] = places.get(step.stage, -1) + 1
         for one in step.launches:
             key = (
                 step.stage, one.module or "", one.module_class, one.component, one.site, one.site_state, one.line,
                 one.operation or one.kernel, one.kernel, one.class_, one.key, one.bytes, one.from_graph,
             )  # fmt: skip
-            found.setdefault(key, []).append(one.nanoseconds)
+            found.setdefault(key, []).append((place, one))
     names = (
         "stage", "module", "module_class", "component", "site", "site_state", "line", "operation", "kernel", "class",
         "key", "bytes", "from_graph",
     )  # fmt: skip
     rows = [
-        dict(zip(names, key, strict=True)) | {"calls": len(times), "device_us": microseconds(sum(times))}
-        for key, times in found.items()
+        dict(zip(names, key, strict=True)) | _row_times(own, places[key[0]] + 1, typical) for key, own in found.items()
     ]
-    return sorted(rows, key=lambda row: (-row["device_us"], row["stage"], row["module"], row["kernel"]))
+    return sorted(rows, key=lambda row: (-ranked_by(row), row["stage"], row["module"], row["kernel"]))
+
+
+def ranked_by(row: Mapping[str, Any]) -> float:
+    """The time that a row's rank goes by: the typical one where there is one."""
+    typical, measured = row["typical_us"], row["device_us"]
+    return float(measured if typical is None else typical)
+
+
+def _row_times(own: Sequence[tuple[int, Launch]], steps: int, typical: Mapping[int, int] | None) -> dict[str, Any]:
+    calls, times = [0] * steps, [0] * steps
+    for place, one in own:
+        calls[place] += 1
+        times[place] += one.nanoseconds
+    return {
+        "calls": len(own),
+        "device_us": microseconds(sum(times)),
+        "calls_by_step": calls,
+        "device_us_by_step": [microseconds(time) for time in times],
+        "typical_us": None if typical is None else microseconds(summed((one for _, one in own), typical)),
+    }
+
+
+def unequal_steps(stages: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Of each stage whose steps do not launch equally many, how many each launched and what the difference is."""
+    told = []
+    for stage in stages:
+        totals = [0] * stage["steps"]
+        by_place: dict[tuple[str, str | None], list[int]] = {}
+        for row in rows:
+            if row["stage"] == stage["name"]:
+                counts = by_place.setdefault((row["operation"], row["line"]), [0] * len(totals))
+                for place, calls in enumerate(row["calls_by_step"]):
+                    totals[place] += calls
+                    counts[place] += calls
+        if len(set(totals)) > 1:
+            differing = [(what, counts) for what, counts in by_place.items() if len(set(counts)) > 1]
+            shown = [
+                f"{operation}{f' at {line}' if line else ''} {_listed(counts)}"
+                for (operation, line), counts in sorted(differing, key=lambda pair: min(pair[1]) - max(pair[1]))
+            ]
+            more = f"; {len(shown) - DIFFERENCES_SHOWN} more" if len(shown) > DIFFERENCES_SHOWN else ""
+            told.append(
+                f"the profiled steps of {stage['name']} do not launch equally many ({_listed(totals)}): "
+                + "; ".join(shown[:DIFFERENCES_SHOWN])
+                + more
+            )
+    return told
+
+
+def _listed(counts: Sequence[int]) -> str:
+    return ", ".join(map(str, counts))
 
 
 def attribution_table(launches: Iterable[Launch]) -> dict[str, Any]:

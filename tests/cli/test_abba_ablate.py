@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import importlib
 import json
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import torch
 
-from fuseproof.cli.abba_ablate_sites import needed_sites
+from fuseproof.cli import abba as cli_abba
+from fuseproof.cli.abba_ablate_dry_run import idle_remark
+from fuseproof.cli.abba_ablate_sites import needed_sites, needs_a_card
 from fuseproof.cli.fastpath_sites import sites_of
+from fuseproof.cli.fastpaths_coverage import coverage
 from fuseproof.fastpaths.families import FAMILIES as SITE_FAMILIES
+from fuseproof.harness.machine.gpus import GpuSurvey
+from fuseproof.pipelines import devices
 from fuseproof.pipelines.families import FAMILIES
+from fuseproof.schedules.plan import Plan
 from tests.cli.test_abba import Abba, abba  # noqa: F401 (a fixture)
 
 LONGCAT = ["longcat-image", "--cells=lossless", "--ablate=fastpaths", "--dry-run"]
@@ -29,7 +37,9 @@ def test_every_site_alone_and_left_out(abba: Abba) -> None:  # noqa: F811
     assert 0 == told.code
     assert "105 slots" in told.out
     assert "12 fast paths or groups of them, each alone and left out: 26 arms" in " ".join(told.out.split())
-    assert "arm D, a candidate (alone:gated_residual):" in told.out
+    assert "  gated_residual       D [4, 49] over I   P [16, 37]" in told.out.splitlines()
+    assert 1 == told.out.count("ABCDEFGHIJKLMNOPQRSTUVWXYZZYXWVUTSRQPONMLKJIHGFEDCBA")
+    assert len(told.out.splitlines()) < 60
     flags = fastpaths_by_arm(abba(*LONGCAT, "--json").out)
     assert ["--fastpaths=off", "--fastpaths=auto"] == [flags["A"], flags["B"]]
     assert "--fastpaths=gated_residual,packed_blocks" == flags["D"]
@@ -50,8 +60,33 @@ def test_only_some_and_the_rest(abba: Abba) -> None:  # noqa: F811
 
 def test_a_request_of_flags_alone_needs_no_plan(abba: Abba) -> None:  # noqa: F811
     told = abba("--flags=--prompt x --seed 3", "--ablate=fastpaths", "--ablate-by=without", "--dry-run")
-    assert "arm C, a candidate (without:context_embedding):" in told.out
+    assert "alone" not in told.out.partition("fast path ")[2].partition("order of")[0]
+    assert any(line.split()[:2] == ["context_embedding", "C"] for line in told.out.splitlines())
     assert "campaigns/abba-ablation-" in told.out
+
+
+def test_an_arm_that_stands_for_another_says_so(abba: Abba) -> None:  # noqa: F811
+    told = " ".join(abba(*LONGCAT, "--only=packed_blocks,modulation").out.split())
+    assert "D, alone:modulation, stands for without:packed_blocks: the same fast paths, so one arm" in told
+    assert "packed_blocks C [3, 10] D [4, 9], with rest" in told
+
+
+def test_what_declines_here_is_said_before_the_campaign(abba: Abba, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    def both(plan: Plan, _: Any) -> str | None:
+        surveys = [cast("GpuSurvey", SimpleNamespace(gpus=(None,) * cards)) for cards in (1, 0)]
+        assert idle_remark(plan, surveys[0]) is None
+        return idle_remark(plan, surveys[1])
+
+    monkeypatch.setattr(cli_abba, "idle_remark", both)
+    told = " ".join(abba(*LONGCAT).out.split())
+    assert "7 of 12 units decline in every slot, and their arms measure nothing (gated_residual," in told
+
+
+def test_what_needs_a_card_is_what_a_cpu_declines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rule of source files is what `fastpaths list` finds when it asks the family's code."""
+    monkeypatch.setattr(devices, "choose_device", lambda _: torch.device("cpu"))
+    declining = {one["site"] for one in coverage("longcat-image")["sites"] if one["state"] != "would mount"}
+    assert declining == {site for site in sites_of(FAMILIES["longcat-image"]) if needs_a_card(site)}
 
 
 @pytest.mark.parametrize(

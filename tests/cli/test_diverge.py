@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import os
@@ -93,7 +94,7 @@ def diverge(arms: ArmsHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
 def test_a_wrong_rounding_in_one_site_of_one_block_is_found(diverge: Program, arms: ArmsHere) -> None:
     result = diverge("--fastpaths=off", "--fastpaths=rounds_up --fastpaths-from sites.py --gate off")
     assert 4 == result.code, result.err
-    assert "step 1 of 2: the first difference" == result.out.splitlines()[0]
+    assert "step 1 of 2: the first difference" == result.out.splitlines()[1]
     assert f"module: {NORM} (LayerNorm, forward 1 of the step)" in result.out
     assert "site rounds_up in the candidate: ran fused, unchecked; key transformer_blocks.1.norm2" in result.out
     found = result.found
@@ -204,14 +205,51 @@ def test_equal_arms_differ_in_nothing_and_a_gate_that_held_a_kernel_back_is_said
     ("candidate", "told"),
     [
         ("--num-inference-steps 3", "the baseline runs 2 steps and the candidate 3"),
+        ("--width 64", "the arms have --width 32 against 64, so their bits cannot be compared."),
+        ("--dtype bfloat16", "the arms have --dtype float32 against bfloat16, so"),
         ("--prompt=another", "2 prompts were given, and diverge follows one request."),
         ("--gate=never", "The candidate: generate would refuse these flags:"),
     ],
 )
-def test_what_cannot_be_compared_is_one_sentence(diverge: Program, candidate: str, told: str) -> None:
-    result = diverge("--fastpaths=off", f"--fastpaths=off {candidate}")
-    assert (2, "") == (result.code, result.out)
+def test_what_cannot_be_compared_is_one_sentence_before_anything_is_loaded(
+    diverge: Program, arms: ArmsHere, candidate: str, told: str
+) -> None:
+    result = diverge("--fastpaths=off --dtype float32", f"--fastpaths=off --dtype float32 {candidate}")
+    assert (2, "", []) == (result.code, result.out, arms.log)
     assert told in result.err
+
+
+def test_arms_of_other_seeds_are_told_so_behind_pass_1(diverge: Program, arms: ArmsHere) -> None:
+    result = diverge("--fastpaths=off", "--fastpaths=off --seed 43")
+    assert 4 == result.code, result.err
+    assert "fuseproof: the arms differ in --seed 42 against 43" in result.err
+    assert "arms (baseline against candidate): --seed 42 against 43" == result.out.splitlines()[0]
+    assert ("noise", None) == (result.found["cause"], result.found["call"])
+    assert 2 == sum(line.startswith("start") for line in arms.log)
+
+
+@pytest.mark.parametrize(
+    ("code", "told", "path"),
+    [(1, "cannot be written", "/proc/x"), (2, "it must be a file", "."), (2, "cannot name a file", "x" * 300)],
+)
+def test_a_file_that_cannot_be_written_is_found_before_pass_1(
+    diverge: Program, arms: ArmsHere, code: int, told: str, path: str
+) -> None:
+    result = diverge("--fastpaths=off", "--fastpaths=off --seed 43", "--json", path)
+    assert (code, "") == (result.code, result.out)
+    assert told in result.err
+    assert [] == arms.log
+
+
+def test_what_was_found_is_printed_before_it_is_written(diverge: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fuseproof.harness.atomic_files.replace_whole", full_disk)
+    result = diverge("--fastpaths=off", "--fastpaths=off --seed 42")
+    assert (1, True) == (result.code, "nothing differs: latents behind all 2 steps" in result.out)
+    assert "No space left on device" in result.err
+
+
+def full_disk(*_: Any) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_without_a_candidate_there_is_nothing_to_do(capsys: pytest.CaptureFixture) -> None:
@@ -257,6 +295,8 @@ def test_arms_of_other_work_are_not_compared() -> None:
     other = [{"digest": "0", "shape": [1, 8, 64], "dtype": "float32"}] * 3
     with pytest.raises(UsageError, match=r"latents are \[1, 4, 64\] float32 against \[1, 8, 64\] float32"):
         _refuse_other_work([one, other])
+    with pytest.raises(UsageError, match="the baseline runs 2 steps and the candidate 1"):
+        _refuse_other_work([one, other[:2]])
 
 
 def test_any_diffusers_pipeline_is_followed_by_its_own_callback(diverge: Program, tmp_path: Path) -> None:
@@ -329,6 +369,8 @@ def test_two_refs_that_differ_in_one_line_in_fresh_processes(tmp_path: Path) -> 
     found = json.loads(done.stdout)
     assert ("difference", 1, "guidance and step") == (found["result"], found["step"], found["call"]["label"])
     assert "scheduler.step" == found["inner"]["label"]
+    assert ({}, {}) == (found["flags"], found["settings"])
+    assert found["commits"]["baseline"].startswith("main~1 (commit ")
 
 
 def copy_of_this_checkout(folder: Path) -> None:

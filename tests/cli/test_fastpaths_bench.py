@@ -5,16 +5,24 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from fuseproof.cli import fastpaths_bench, fastpaths_bench_launches, fastpaths_names
+from fuseproof.cli import (
+    fastpaths_bench,
+    fastpaths_bench_again,
+    fastpaths_bench_guard,
+    fastpaths_bench_launches,
+    fastpaths_names,
+)
 from fuseproof.cli.fastpaths_checks import calls_at
 from fuseproof.cli.fastpaths_guide import Guide, read_guide
 from fuseproof.cli.main import main
+from fuseproof.errors import FuseproofError
 from fuseproof.fastpaths import benchmarking
 from fuseproof.fastpaths.benchmarking import ROUNDS
 from fuseproof.fastpaths.tracing import SiteCall, with_stand_ins
@@ -27,6 +35,7 @@ from tests.fastpaths.test_verification import exact, residual_call
 from tests.fastpaths.test_verification import own as own_site
 from tests.harness.test_counters import FUSED, MARK, MUL, NOTHING, QUICK, SLOW, raw_page
 
+_command_of_the_product = partial(fastpaths_bench_again._command, Path("order.json"), Path("measured.json"))
 SELECTION = ["--site", "gated_residual"]
 FORMS = ("eager", "fused", "floor")
 
@@ -64,8 +73,13 @@ def stopwatch(guide: Guide, monkeypatch: pytest.MonkeyPatch) -> ToldStopwatch:
     monkeypatch.setattr(fastpaths_bench, "_stopwatch", lambda _: told)
     monkeypatch.setattr(benchmarking, "LARGEST_ROTATION", 2)
     monkeypatch.setattr(fastpaths_names, "read_guide", lambda: guide)
-    for module in (fastpaths_bench, fastpaths_bench_launches):
+    for module in (fastpaths_bench, fastpaths_bench_again, fastpaths_bench_launches):
         monkeypatch.setattr(module, "calls_of", calls_here)
+
+    def afresh(wanted: dict[str, Any], keys: list[Any]) -> dict[str, Any]:
+        return fastpaths_bench_again.measure_again({**wanted, "keys": keys}, torch.device("cpu"), told)
+
+    monkeypatch.setattr(fastpaths_bench_guard, "measured_afresh", afresh)
     return told
 
 
@@ -100,6 +114,33 @@ def test_a_run_is_held_against_its_baseline(
     looks = (stopwatch.asked - before) / len(FORMS) / ROUNDS / len(document["calls"])
     assert (2 if standing == "slower" else 1) == looks
     assert ("look slower and are measured once more" in printed.err) is (standing == "slower")
+
+
+def child(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    """The process of the second look runs ``program`` instead; ORDER and RESULT are its words."""
+    command = [sys.executable, "-c", program]
+    monkeypatch.setattr(fastpaths_bench_again, "_command", lambda *paths: [*command, *map(str, paths)])
+
+
+def test_the_second_look_is_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [("gelu_tanh", "gelu_tanh", "1024x1024", "1x8")]
+    child(monkeypatch, "import shutil, sys; shutil.copy(*sys.argv[1:])")
+    assert {"seed": 3, "keys": [list(key) for key in keys]} == fastpaths_bench_again.measured_afresh({"seed": 3}, keys)
+    child(monkeypatch, "raise SystemExit(7)")
+    with pytest.raises(FuseproofError, match=r"^1 rows look slower, .* failed: it ended with 7\."):
+        fastpaths_bench_again.measured_afresh({}, keys)
+    assert ["-m", "fuseproof.cli.fastpaths_bench_again"] == _command_of_the_product()[1:3]
+
+
+def test_a_failed_second_look_loses_no_baseline(
+    stopwatch: ToldStopwatch, baseline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopwatch.microseconds["fused"] = 33.0
+    monkeypatch.setattr(fastpaths_bench_guard, "measured_afresh", fastpaths_bench_again.measured_afresh)
+    child(monkeypatch, "raise SystemExit(7)")
+    other = tmp_path / "other.json"
+    assert main(["fastpaths", "bench", *SELECTION, "--baseline", str(baseline), "--save-baseline", str(other)]) == 1
+    assert other.is_file()
 
 
 def test_wrong_bits_get_no_time_fail_the_guard_and_are_never_stored(
@@ -189,17 +230,21 @@ def ranges(calls: int) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 @pytest.mark.usefixtures("stopwatch")
-@pytest.mark.parametrize("kind", ["counted", "absent", "forbidden", "short"])
+@pytest.mark.parametrize("kind", ["counted", "absent", "forbidden", "short", "endless", "coloured"])
 def test_counters_stand_below_the_times_or_why_there_are_none(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     ending = "print('==ERROR== ERR_NVGPUCTRPERM - The user ...'); sys.exit(1)" if kind == "forbidden" else ""
+    ending = "print('==ERROR== \\x1b[31mno'); sys.exit(1)" if kind == "coloured" else ending
     page = raw_page(*ranges(2))
+    page = page.replace("_gated_residual_kernel", "k" * 140_000) if kind == "endless" else page
     folder = fake_ncu(tmp_path, page if kind != "short" else raw_page(*list(ranges(2))[:7]), ending)
     monkeypatch.setenv("PATH", "/nowhere" if kind == "absent" else str(folder))
     monkeypatch.setattr("fuseproof.harness.counters.ncu.find_ncu.__defaults__", (None, ()))
-    assert main(["fastpaths", "bench", "--ncu", "gated_residual"]) == 0
+    stored = tmp_path / "stored.json"
+    assert main(["fastpaths", "bench", "--ncu", "gated_residual", "--save-baseline", str(stored)]) == 0
+    assert stored.is_file()
     out = capsys.readouterr().out
     assert 2 == sum("3.00x" in line for line in out.splitlines())
     if kind == "counted":
@@ -208,6 +253,7 @@ def test_counters_stand_below_the_times_or_why_there_are_none(
         assert "42.27% less measured DRAM traffic" in out
         assert page == Path("gated_residual.ncu-rep").read_text(encoding="utf-8")
     said = {"absent": "was not found", "forbidden": "--cap-add=SYS_ADMIN", "short": "3 marked ranges, and 4 were"}
+    said |= {"endless": "field larger than field limit", "coloured": r"\u001b[31mno"}
     assert kind == "counted" or said[kind] in out.split("no hardware counters: ")[1]
 
 

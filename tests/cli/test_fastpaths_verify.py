@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from fuseproof.cli import (
+    fastpaths_bench_counters,
     fastpaths_certificate,
     fastpaths_checks,
     fastpaths_requests,
@@ -29,6 +31,7 @@ from fuseproof.fastpaths.certificates import Certificate, place_here, read_certi
 from fuseproof.fastpaths.kernels.launching import is_interpreted
 from fuseproof.fastpaths.user_sites import load_user_sites
 from fuseproof.fastpaths.verification import Outcome, State
+from fuseproof.harness.machine import cuda_driver
 from fuseproof.pipelines import fastpath_workloads
 from fuseproof.pipelines.model_cache import CACHE_VARIABLE
 
@@ -59,11 +62,35 @@ def interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
 @without_card
 @pytest.mark.parametrize("command", ["verify", "bench"])
 def test_without_a_card_it_is_one_sentence(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fastpaths", command]) == 1
+    """2, not 1: nothing was found out about any bits. What works here is named."""
+    assert main(["fastpaths", command]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert f"fastpaths {command} needs a CUDA device, and torch {torch.__version__} sees none here." in captured.err
-    assert 2 == len(captured.err.splitlines())
+    why, step = captured.err.splitlines()
+    assert f"fastpaths {command} needs a CUDA device, and " in why
+    assert ": nothing was " in why
+    assert "`fuseproof fastpaths task NAME`" in step
+
+
+@pytest.mark.parametrize("command", ["verify", "bench"])
+@pytest.mark.parametrize("flags", [[], ["--fastpaths-from", "mine.py"]], ids=["built-in", "own"])
+def test_a_machine_without_a_driver_costs_no_import(
+    command: str, flags: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cuda_driver, "LIBRARY", "libno-such-driver.so.1")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert main(["fastpaths", command, *flags]) == 2
+    assert "NVIDIA's driver (libno-such-driver.so.1) is not here" in capsys.readouterr().err
+
+
+@without_card
+@pytest.mark.parametrize("command", ["verify", "bench"])
+def test_a_driver_without_a_card_leaves_the_word_to_torch(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cuda_driver, "has_cuda_driver", lambda: True)
+    assert main(["fastpaths", command]) == 2
+    assert f"and torch {torch.__version__} sees none here: nothing was " in capsys.readouterr().err
 
 
 @interpreted
@@ -146,6 +173,15 @@ def residual_capture(folder: Path, *dropped: int) -> Path:
     path = folder / "call.safetensors"
     path.write_bytes(to_bytes(captured("gated_residual", "gated_residual", kept, {}, {}, {"kind": "kernel"})))
     return path
+
+
+def test_where_the_certificate_or_the_counters_go_is_asked_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fastpaths_certificate, "own_path", lambda device: Path("/proc/self/certificate.json"))
+    with pytest.raises(FuseproofError, match="the certificate in /proc/self cannot be written"):
+        fastpaths_verify._sources_before(None, None, CPU)
+    monkeypatch.chdir("/proc/self")
+    with pytest.raises(FuseproofError, match=r"--ncu-report in /proc/.* cannot be written"):
+        fastpaths_bench_counters.report_path(None, "gelu_tanh")
 
 
 @interpreted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import NamedTuple
 
 import pytest
 
-from fuseproof.cli import profile_sides
+from fuseproof.cli import profile_folders, profile_sides
 from fuseproof.cli.main import main
+from fuseproof.cli.profile_progress import ProfileProgress
 from fuseproof.harness.profiles.reading import read_profile
 from fuseproof.harness.profiles.writing import write_profile
 from tests.harness.campaign_builder import CampaignBuilder
@@ -59,6 +61,8 @@ def test_a_request_on_the_embedded_model_is_profiled(run: Program, tmp_path: Pat
     assert ("--prompt=a red panda", "--width=32") == profile.request.flags[:2]
     assert profile.attribution.to_site_or_module >= 0.98
     assert "DenoisingStage, 2 of 3 steps: " in result.out
+    for said in ("loading torch and embedded:longcat-image", "warming up", "step 3 of 3", "reading the profiled steps"):
+        assert said in result.err
     assert "transformer_blocks.*" in result.out
     assert str(Path.home()) not in (tmp_path / "new" / "profile.json").read_text()
 
@@ -94,7 +98,7 @@ def test_an_existing_profile_is_shown_and_rendered_again(run: Program, tmp_path:
 def test_two_profiles_are_compared(run: Program, tmp_path: Path) -> None:
     result = run("profile", "--before", "eager", "--after", "fused/profile.json", "-o", "both", "--json", "c.json")
     assert (0, True) == (result.code, "21 → 13" in result.out)
-    assert ["before-after.html", "before-after.json", "before-after.md"] == sorted(
+    assert ["after", "before", "before-after.html", "before-after.json", "before-after.md"] == sorted(
         path.name for path in (tmp_path / "both").iterdir()
     )
     assert json.loads((tmp_path / "c.json").read_text()) == json.loads(
@@ -138,7 +142,7 @@ def test_sides_given_as_flags_run_one_after_the_other(
 ) -> None:
     ran = []
 
-    def fake(side: str, words: tuple[str, ...], folder: Path, options: object) -> None:
+    def fake(side: str, words: tuple[str, ...], folder: Path, options: object, say: object) -> None:
         ran.append((side, words))
         write_profile(folder, samples.profile(is_fused=side == "after"))
 
@@ -148,9 +152,9 @@ def test_sides_given_as_flags_run_one_after_the_other(
     assert 0 == result.code, result.err
     shared = ("--prompt", "a panda", "--seed", "7")
     assert [("before", (*shared, "--fastpaths=off")), ("after", (*shared, "--fastpaths", "auto"))] == ran
-    assert (tmp_path / "profile" / "before-after.md").exists()
+    assert (tmp_path / "outputs" / "profile" / "before-after.md").exists()
     assert 0 == run("profile", "--before", "eager", "--after", "--fastpaths=auto").code
-    assert (tmp_path / "profile-2" / "after" / "profile.json").exists()
+    assert (tmp_path / "outputs" / "profile-2" / "after" / "profile.json").exists()
 
 
 def test_a_side_that_fails_is_told_with_its_last_words(run: Program) -> None:
@@ -183,20 +187,115 @@ def test_a_side_that_fails_is_told_with_its_last_words(run: Program) -> None:
         ("--gate observe computes every call twice", ["--gate=observe"]),
         ("holds profile.json already", ["-o", "eager", "--prompt=a"]),
         ("holds another profile", ["eager", "-o", "fused"]),
+        ("cannot name a folder: File name too long", ["-o", "x" * 300, "--prompt=a"]),
+        ("cannot name a folder: File name too long", ["eager", "-o", "x" * 300]),
+        ("no profile is there", [f"--before={'x' * 300}", "--after=fused"]),
+        ("no profile is there", ["--before=~nobody-at-all/a", "--after=fused"]),
+        ("No such option", ["--before=eager", f"--after=--nonsense={'x' * 300}"]),
+        ("is being written to by another run", ["-o", "claimed", "--prompt=a"]),
         ("--output-path is ''", ["-o", ""]),
         ("--timings names 1 file(s)", ["--before=eager", "--after=fused", "--timings=p.json"]),
         ("quotation", ["--before=eager", "--after=--prompt 'a"]),
     ],
 )
 def test_every_mistake_is_a_sentence(run: Program, said: str, words: list[str]) -> None:
+    Path("claimed", profile_folders.WORKING_FOLDER).mkdir(parents=True)
     result = run("profile", *words)
     assert 2 == result.code, result.err
     assert said in result.err
     assert "Traceback" not in result.err
 
 
+@pytest.mark.parametrize(
+    ("code", "said", "json"),
+    [
+        (1, "cannot be written", "/proc/x"),
+        (2, "it must be a file", "eager"),
+        (2, "cannot name a file", "x" * 300),
+        (2, "is the same file as --after", "fused/profile.json"),
+    ],
+)
+def test_json_that_cannot_be_written_is_found_before_anything_runs(
+    run: Program, monkeypatch: pytest.MonkeyPatch, code: int, said: str, json: str
+) -> None:
+    monkeypatch.setattr(profile_sides, "_run", None)
+    result = run("profile", "--before=--seed=1", "--after=fused", "--json", json)
+    assert (code, "") == (result.code, result.out)
+    assert said in result.err
+    if "same file" not in said:
+        assert said in run("profile", "--prompt=a", "--json", json).err
+        assert said in run("profile", "eager", "--json", json).err
+
+
+def test_what_is_shown_is_printed_before_it_is_written(run: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full_disk(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    shown = run("profile", "eager").out
+    monkeypatch.setattr("fuseproof.harness.atomic_files.replace_whole", full_disk)
+    result = run("profile", "eager", "--json", "p.json")
+    assert (1, shown) == (result.code, result.out)
+    assert "No space left on device" in result.err
+
+
 def test_timed_commands_refuse_profiled_arms(run: Program) -> None:
     arms = ("--baseline=--fastpaths=off", "--candidate=--profile")
+    program = "python -m fuseproof generate --prompt=p --perf-dump-path {perf_dump} --output-path {output_dir}"
+    for last, code in (
+        ("--profile", 2),
+        ("--profile=true", 2),
+        ("--profile --profile false", 0),
+        ("--profile=false", 0),
+    ):
+        commands = (f"--baseline-command={program}", f"--candidate-command={program} {last}")
+        result = run("abba", "--dry-run", *commands)
+        assert (code, code == 2) == (result.code, "command, candidate: --profile slows" in result.err), result.err
     for command in (("abba", "--dry-run"), ("abba", "--quick", "--dry-run"), ("diverge",)):
         result = run(*command, *arms)
         assert (2, True) == (result.code, "--profile" in result.err), (command, result.err)
+
+
+def test_a_comparison_is_shown_and_rendered_again(run: Program, tmp_path: Path) -> None:
+    for name, worker_ms in (("a.json", 7000), ("b.json", 6990)):
+        (tmp_path / name).write_text(json.dumps({"total_duration_ms": worker_ms}))
+    first = run("profile", "--before=eager", "--after=fused", "--timings", "a.json", "b.json", "-o", "both")
+    page = (tmp_path / "both" / "before-after.html").read_bytes()
+    for place in ("both", "both/before-after.json"):
+        assert first.out == run("profile", place).out
+    (tmp_path / "both" / "before-after.html").unlink()
+    assert 0 == run("profile", "both", "-o", "both").code
+    assert page == (tmp_path / "both" / "before-after.html").read_bytes()
+    assert 0 == run("profile", "both", "-o", "copy").code
+    assert first.out == run("profile", "copy").out
+    (tmp_path / "both" / "after" / "profile.json").unlink()
+    gone = run("profile", "both")
+    assert (1, True) == (gone.code, "after/profile.json does not exist, and both/before-after.json" in gone.err)
+
+
+def test_a_comparison_replaces_no_other_profile(run: Program, tmp_path: Path) -> None:
+    write_profile(tmp_path / "both" / "before", samples.profile(is_fused=True))
+    result = run("profile", "--before", "eager", "--after", "fused", "-o", "both")
+    assert (2, True) == (result.code, "holds another before/profile.json" in result.err)
+
+
+def test_a_word_that_is_no_flag_points_to_both_helps(run: Program) -> None:
+    result = run("profile", "--bogus")
+    assert "`fuseproof profile --help` lists the flags of a profile, `fuseproof generate --help`" in result.err
+
+
+def test_progress_tells_of_each_part_once() -> None:
+    said: list[str] = []
+    now = [0.0]
+    progress = ProfileProgress(said.append, clock=lambda: now[0])
+    progress.phase("loading")
+    progress.profiling(2)
+    progress.stage_started("DenoisingStage", 4)
+    for step in range(4):
+        now[0] += 3.0 * (step == 1)
+        progress.step_finished(step)
+    progress.stage_finished("DenoisingStage", 1.0)
+    progress.stage_started("DecodingStage", None)
+    progress.stage_finished("DecodingStage", 1.0)
+    expected = ["loading", "profile: DenoisingStage", "profile: step 2 of 4", "reading the profiled steps"]
+    expected += ["profile: step 4 of 4", "joining what was seen to sites, modules and lines"]
+    assert expected == said

@@ -100,6 +100,15 @@ def changed(change: Callable[[dict[str, Any]], object]) -> Callable[[bytes], byt
         pytest.param("does not lie inside", changed(lambda d: d["arguments"][0].update(memory=9)), id="no such memory"),
         pytest.param("are not those of a call", changed(lambda d: d.update(memory_bytes=[1 << 60, 8])), id="too large"),
         pytest.param("are not those of a call", changed(lambda d: d.update(memory_bytes=[1 << 37, 8])), id="too wide"),
+        pytest.param("a whole number", changed(lambda d: d.update(memory_bytes=[float("inf")])), id="infinite memory"),
+        pytest.param("a whole number", changed(lambda d: d.update(memory_bytes=["96", 8])), id="memory as text"),
+        pytest.param("a whole number", changed(lambda d: d["arguments"][0].update(offset=0.5)), id="half an element"),
+        pytest.param("a whole number", changed(lambda d: d["arguments"][0].update(memory=True)), id="memory is true"),
+        pytest.param(
+            "a whole number", changed(lambda d: d["arguments"][0].update(shape=[0], strides=[10**30])), id="huge stride"
+        ),
+        pytest.param("is a dict", changed(lambda d: d["arguments"][3].update(value={})), id="a mapping as argument"),
+        pytest.param("no name", changed(lambda d: d.update(keywords={"<b>": {"value": 1}})), id="markup as keyword"),
         pytest.param("it has no 'weird'", changed(lambda d: d["arguments"][0].update(dtype="weird")), id="no dtype"),
         pytest.param("holds no captured call", changed(lambda d: d.update(arguments=3)), id="no arguments"),
         pytest.param("it has no 'place.99'", changed(lambda d: d["arguments"][0].update(place=99)), id="no values"),

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 import torch
 
 from fuseproof.cli.fastpaths_guide import read_guide
 from fuseproof.fastpaths.check_values import filler
 from fuseproof.fastpaths.families import kernel_module
+from fuseproof.fastpaths.tasks.checking import fault
 from fuseproof.fastpaths.tasks.comparing import difference
 from fuseproof.fastpaths.tasks.folder import argument_rows
+from fuseproof.fastpaths.tasks.inputs import Call
 from fuseproof.fastpaths.tasks.references import reference_source
 from fuseproof.fastpaths.tasks.texts import candidate_text
+from fuseproof.fastpaths.tasks.timing import rows
 from fuseproof.fastpaths.tracing import SiteCall
 from fuseproof.pipelines.fastpath_vae_workloads import small_vae_calls
 from fuseproof.pipelines.fastpath_wan_vae_workloads import small_wan_vae_calls
@@ -82,6 +89,116 @@ NAN = torch.tensor([float("nan"), 1.0])
 def test_the_judge(words: str | None, found: object, expected: object) -> None:
     said = difference(found, expected, same_strides=True)
     assert (words is None and said is None) or (words is not None and said is not None and words in said)
+
+
+class Liar(torch.Tensor):
+    """Equal to everything."""
+
+    def __ne__(self, other: object) -> object:
+        return torch.zeros(self.shape, dtype=torch.bool)
+
+
+class Yes(int):
+    __hash__ = int.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+class Longer(tuple):
+    def __len__(self) -> int:
+        return 2
+
+
+@pytest.mark.parametrize(
+    ("words", "found", "expected"),
+    [
+        pytest.param("is a Liar, and a plain tensor", torch.zeros(2).as_subclass(Liar), torch.ones(2), id="tensor"),
+        pytest.param("is a Parameter, and a plain", torch.nn.Parameter(torch.ones(2)), torch.ones(2), id="parameter"),
+        pytest.param("is a Longer; 2 results", Longer([NAN]), (NAN, NAN), id="tuple"),
+        pytest.param("was expected", Yes(1), 2, id="number"),
+        pytest.param("was expected", True, 1, id="truth"),
+    ],
+)
+def test_what_answers_for_itself_is_not_believed(words: str, found: object, expected: object) -> None:
+    said = difference(found, expected, same_strides=True)
+    assert said is not None
+    assert words in said
+
+
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+class Static:
+    """One buffer for every call, as a kernel with a workspace has that hands it out."""
+
+    def __init__(self) -> None:
+        self.buffer = torch.empty(4)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.mul(x, 2, out=self.buffer)
+
+
+class Views(Static):
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return super().__call__(x)[:]
+
+
+class Memory:
+    """Right for the values that it has seen first, and for nothing else."""
+
+    def __init__(self) -> None:
+        self.result: torch.Tensor | None = None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        self.result = doubled(x) if self.result is None else self.result
+        return self.result.clone()
+
+
+class Tired:
+    """Right until it is timed."""
+
+    calls = 0
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return doubled(x) if self.calls < 10 else torch.zeros(4)
+
+
+def call_of_four() -> Call:
+    place = {"memory": 0, "dtype": "float32", "shape": [4], "strides": [1], "offset": 0}
+    return Call("four", True, ("random",), ({"tensor": place},), {}, (16,), 32, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "candidate"),
+    [
+        pytest.param(None, doubled, id="right"),
+        pytest.param("two calls gave the same memory", Static(), id="one buffer"),
+        pytest.param("two calls gave the same memory", Views(), id="views of it"),
+        pytest.param("of the values of the result differ", Memory(), id="the first values for all"),
+        pytest.param("of the values of the result differ", Tired(), id="wrong once it is timed"),
+    ],
+)
+def test_no_time_for_a_candidate_that_is_right_only_where_it_is_looked_at(
+    words: str | None, candidate: Callable[..., object], tmp_path: Path
+) -> None:
+    (row,) = rows(candidate, doubled, [call_of_four()], CPU, tmp_path)
+    assert (words is None) is (row.candidate is not None)
+    assert words is None or words in str(row.wrong)
+
+
+def test_the_test_sees_a_result_that_the_next_call_overwrites(tmp_path: Path) -> None:
+    assert fault(doubled, doubled, call_of_four(), "random", CPU, tmp_path) is None
+    assert "same memory" in str(fault(Static(), doubled, call_of_four(), "random", CPU, tmp_path))
+
+
+def test_a_captures_texts_are_no_markup() -> None:
+    layout = dataclasses.replace(residual_call().layout, arguments=("<script>|# `x`\n", None))
+    text = "".join(dict(argument_rows("gated_residual", (), layout)).values())
+    assert not {*"<>|#`\n"} & {*text.replace("&#", "")}
+    assert "&#60;script&#62;" in text
 
 
 def test_a_skeleton_takes_what_the_kernel_takes() -> None:

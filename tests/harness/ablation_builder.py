@@ -33,8 +33,12 @@ def ablation_campaign(
     units: Mapping[str, tuple[str, ...]] = UNITS,
     needs: Mapping[str, tuple[str, ...]] = NEEDS,
     changes: Callable[[str, Units], dict[str, Any]] = lambda name, units: {},
+    drift: Callable[[float], float] = lambda place: 0.0,
 ) -> CampaignBuilder:
-    """A whole campaign; ``changes`` are what an arm's runs have beside their time, by its name and units."""
+    """A whole campaign; ``changes`` are what an arm's runs have beside their time, by its name and units.
+
+    ``drift`` are seconds more, by the place in the block from -1 to 1.
+    """
     arms = arms_of(units, needs, by)
     flags = [fastpaths_flag(units, own) for own in arms.values()]
     keys = ["baseline", "candidate", *(name.replace(":", "-") for name in list(arms)[2:])]
@@ -57,10 +61,14 @@ def ablation_campaign(
     by_letter = dict(zip(letters_of(len(arms)), arms.items(), strict=True))
     for block in range(blocks):
         runs = []
-        for letter in arms_in_order(orientation(block, "mirrored", len(arms))):
+        order = arms_in_order(orientation(block, "mirrored", len(arms)))
+        for slot, letter in enumerate(order):
             name, own = by_letter[letter]
-            wobble = chance.gauss()
-            told: dict[str, Any] = {"worker_s": level(own) * (1 + jitter * wobble), "sites": sites(units, own)}
+            wobble, drifted = chance.gauss(), drift(2 * slot / (len(order) - 1) - 1)
+            told: dict[str, Any] = {
+                "worker_s": level(own) * (1 + jitter * wobble) + drifted,
+                "sites": sites(units, own),
+            }
             runs.append(Run(**told | changes(name, own)))
         builder.block(runs, block=block + 1)
     return builder

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import json
+import math
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fuseproof.cli.main import main
-from fuseproof.errors import UsageError
+from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.harness.analysis.ablation import ablations_of
 from fuseproof.harness.analysis.ablation_effects import CellAblation, UnitEffects
 from fuseproof.harness.analysis.ablation_sentences import note_texts, prediction_texts, sum_texts
 from fuseproof.harness.analysis.campaign import analyse
+from fuseproof.harness.analysis.editions import TIME_SAVED, WARM_UP_AND_FIGURES
+from fuseproof.harness.analysis.sentences import verdict_line
 from fuseproof.harness.campaign.folder import Campaign
 from fuseproof.harness.campaign.kept_bench import KEPT_BENCH, keep_bench, read_bench
+from fuseproof.harness.number_format import interval
 from fuseproof.harness.report import write_report
+from fuseproof.harness.report.figure_files import NO_FIGURES
 from fuseproof.harness.report.layout import MAIN_LIMIT_BYTES, main_part
 from fuseproof.harness.report.markdown import render_markdown
+from fuseproof.harness.report.write import render_files
 from fuseproof.harness.verification.verify import verify_campaign
 from fuseproof.schedules.ablation import Units
 from tests.harness.ablation_builder import CALLS, UNITS, ablation_campaign, additive, sites
@@ -177,12 +184,17 @@ def test_unequal_work_leaves_no_numbers(tmp_path: Path) -> None:
 
 def bench_file(folder: Path, saved_us: dict[str, list[float]]) -> Path:
     """A result of ``fastpaths bench``; each site saves these microseconds a call, a row each."""
-    time = {"minimum_us": 1.0, "maximum_us": 1e6, "samples": 9, "rounds_us": [1.0, 2.0, 3.0]}
+
+    def time(median_us: float) -> dict[str, Any]:
+        return {"minimum_us": median_us, "median_us": median_us, "maximum_us": median_us, "samples": 9} | {
+            "rounds_us": [median_us] * 3
+        }
+
     calls = [
         {
             **{"site": site, "kernel": site, "workload": f"16x16#{index}", "shapes": f"{index}", "bits": "equal"},
             **{"reason": None, "rotation": 1, "traffic_bytes": 1, "source_sha256": None, "floor": None},
-            **{"eager": time | {"median_us": 10 + saved}, "fused": time | {"median_us": 10.0}},
+            **{"eager": time(10 + saved), "fused": time(10.0)},
             **{"speedup": 2.0, "times_floor": None},
         }
         for site, values in saved_us.items()
@@ -191,7 +203,7 @@ def bench_file(folder: Path, saved_us: dict[str, list[float]]) -> Path:
     document: dict[str, Any] = {
         "schema": "fuseproof.fastpaths-bench/2",
         "card": {"name": "Card", "capability": "9.0", "power_limit_w": None, "driver": None},
-        **{"versions": {}, "seed": 0, "replays": 5, "rounds": 5, "calls": calls, "guard": None, "counters": None},
+        **{"versions": {}, "seed": 0, "replays": 5, "rounds": 3, "calls": calls, "guard": None, "counters": None},
         "selection": {"model": "m", "sites": [], "shapes": [], "captured_sha256": None, "own_sha256": None},
     }
     path = folder / "bench.json"
@@ -258,3 +270,105 @@ def test_other_campaigns_know_nothing_of_it(tmp_path: Path) -> None:
     assert "ablation" not in (tmp_path / "c" / "report.json").read_text(encoding="utf-8")
     assert "Ablation" not in (tmp_path / "c" / "report.md").read_text(encoding="utf-8")
     assert "ablation" not in Campaign.open(tmp_path / "c").plan.to_json()
+
+
+def scattering(scale: float) -> Any:
+    """Runs whose times scatter by the factor ``exp(scale)``."""
+    chance = random.Random(3)
+    return lambda name, own: {"worker_s": additive(own) * math.exp(scale * chance.gauss())}
+
+
+@pytest.mark.parametrize(("scale", "is_wide"), [(0.001, False), (1.0, True)], ids=["quiet", "nothing can be told"])
+def test_a_line_has_one_sign_and_the_interval_of_the_verdict(tmp_path: Path, scale: float, is_wide: bool) -> None:
+    """The word of a wide interval does not wait for a single degree of freedom."""
+    folder = ablation_campaign(tmp_path / "c", changes=scattering(scale)).write()
+    cell = next(one for one in write_report(folder).cells if "alone:blocks" in one.name)
+    line, comparison = verdict_line(cell), cell.verdict.comparison
+    assert comparison is not None and comparison.degrees_of_freedom > 1
+    assert "latency" not in line
+    assert ("time saved: no single number (" in line) is is_wide
+    assert ("interval: wider than ±100 %, 2 blocks" in line) is is_wide
+    assert (f": {interval(*comparison.interval_used)} %, 2 blocks" in line) is not is_wide
+    report = (folder / "report.md").read_text(encoding="utf-8")
+    assert (interval(*comparison.interval_used, 3).strip("[]") in report) is not is_wide
+    assert (report.count("wider than ±100 %") > 1) is is_wide
+
+
+def test_earlier_words_are_kept_and_other_campaigns_have_no_new_ones(tmp_path: Path) -> None:
+    folder = ablation_campaign(tmp_path / "c").write()
+    earlier = analyse(Campaign.open(folder), edition=WARM_UP_AND_FIGURES).cells[0]
+    assert "% latency (" in verdict_line(earlier) and "interval of the reduction" in verdict_line(earlier)
+    plain = Campaign.open(CampaignBuilder(tmp_path / "plain").blocks([[10, 9, 9, 10], [9, 10, 10, 9]]).write())
+    before, now = (render_files(analyse(plain, edition=one), NO_FIGURES) for one in (WARM_UP_AND_FIGURES, TIME_SAVED))
+    assert before == now
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_curved_drift_is_not_called_an_overlap(tmp_path: Path, blocks: int) -> None:
+    """Blocks that are slower at their edges, by 0.5 %: one cannot tell that from effects, two say what it may do."""
+    cell = ablation(ablation_campaign(tmp_path / "c", blocks=blocks, drift=lambda x: 0.05 * x * x))
+    totals = [total for total in (cell.alone, cell.left_out) if total]
+    assert "not the whole" not in [total.finding for total in totals]
+    told = "1 block cannot tell curved drift" if blocks == 1 else "arms did not give every arm every place"
+    assert 1 == sum(told in text for text in note_texts(cell))
+    earlier = analyse(Campaign.open(tmp_path / "c"), edition=TIME_SAVED)
+    assert not any(told in text for text in note_texts(ablations_of(earlier)[0]))
+
+
+def test_an_overlap_is_told_from_curved_drift_by_two_blocks(tmp_path: Path) -> None:
+    one = ablation(ablation_campaign(tmp_path / "one", level=overlapping, blocks=1))
+    two = ablation(ablation_campaign(tmp_path / "two", level=overlapping))
+    assert ["unknown", "not the whole"] == [cell.alone.finding for cell in (one, two) if cell.alone]
+
+
+def test_arms_that_fit_neither_needs_nor_by_are_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, change in (("needs", {"vae": ["norm"]}), ("needs", {"norm": ["vae"], "vae": ["norm"]}), ("by", "alone")):
+        builder = ablation_campaign(tmp_path / f"{name}{len(change)}")
+        builder.plan["ablation"][name] = change
+        assert 2 == main(["report", str(builder.write())])
+        said = capsys.readouterr().err
+        assert "Traceback" not in said
+        assert "arm" in said or "need it in turn" in said
+
+
+def test_a_bench_of_another_card_predicts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    builder = ablation_campaign(tmp_path / "c")
+    builder.environment = builder.environment | {"gpus": [{"name": "Other Card", "uuid": "GPU-1", "index": 0}]}
+    folder, path = builder.write(), bench_file(tmp_path, {"norm": [5000.0]})
+    assert 2 == main(["report", str(folder), "--bench", str(path)])
+    assert "times of another card: Card, and the campaign ran on Other Card" in capsys.readouterr().err
+    assert not (folder / KEPT_BENCH).exists()
+    keep_bench(read_bench(path), folder)
+    (cell,) = ablations_of(analyse(Campaign.open(folder)))
+    assert [] == prediction_texts(cell)
+    assert any("of another card: Card, and the campaign" in text for text in note_texts(cell))
+
+
+def test_other_versions_of_a_bench_are_told(tmp_path: Path) -> None:
+    folder = ablation_campaign(tmp_path / "c").write()
+    for version, told in (("2.13.0+cu130", 0), ("2.11.0", 1)):
+        path = bench_file(tmp_path, {"norm": [5000.0]})
+        path.write_text(
+            path.read_text(encoding="utf-8").replace('"versions": {}', f'"versions": {{"torch": "{version}"}}')
+        )
+        (folder / KEPT_BENCH).unlink(missing_ok=True)
+        keep_bench(read_bench(path), folder)
+        (cell,) = ablations_of(analyse(Campaign.open(folder)))
+        assert told == sum("torch 2.11.0 against 2.13.0" in text for text in note_texts(cell))
+        assert 1 == len(prediction_texts(cell))
+
+
+def test_a_bench_that_no_report_can_hold_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, path = ablation_campaign(tmp_path / "c").write(), bench_file(tmp_path, {"norm": [5000.0]})
+    huge = path.read_text(encoding="utf-8").replace("5010.0", "1e308")
+    (tmp_path / "huge.json").write_text(huge, encoding="utf-8")
+    assert 2 == main(["report", str(folder), "--bench", str(tmp_path / "huge.json")])
+
+    def fails(*_: Any) -> None:
+        raise FuseproofError("no report")
+
+    monkeypatch.setattr("fuseproof.harness.report.write.render_files", fails)
+    assert 1 == main(["report", str(folder), "--bench", str(path)])
+    assert not (folder / KEPT_BENCH).parent.exists()

@@ -204,3 +204,20 @@ def test_a_program_that_fails_hangs_or_is_none_is_said(tmp_path: Path) -> None:
         ncu.run([sys.executable, "-c", "import sys; print('==ERROR== no device'); sys.exit(3)"], 30.0)
     with pytest.raises(NoCounters, match="had not finished after 0 s"):
         ncu.run([sys.executable, "-c", "__import__('time').sleep(60)"], 0.2)
+
+
+@pytest.mark.parametrize(
+    ("words", "place", "value"),
+    [
+        ("dram__bytes_read.sum is -1", 0, "-1"),
+        ("dram__bytes_read.sum is 1e+308", 0, "1e308"),
+        ("gpu__time_duration.sum is 1e+308", 3, "1e308"),
+        ("has no duration", 3, "1e-308"),
+        ("launch__registers_per_thread is -2", 6, "-2"),
+        ("its table cannot be read: field larger than field limit", 6, "9" * 140_000),
+    ],
+)
+def test_what_no_counter_can_be_is_said(words: str, place: int, value: str) -> None:
+    numbers = tuple(value if index == place else one for index, one in enumerate(FUSED))
+    with pytest.raises(ValueError, match=words.replace("+", r"\+")):
+        parse_raw_page(raw_page((MUL, numbers)))

@@ -73,5 +73,5 @@ def test_an_earlier_schema_hides_nothing_that_decides(tmp_path: Path) -> None:
 def test_a_report_is_rendered_again_in_todays_words(tmp_path: Path) -> None:
     folder = folder_of_edition(tmp_path / "c", COUNTED_LEAD)
     write_report(folder)
-    assert (EDITION,) == stored_editions(folder / "report.json")
+    assert EDITION == stored_editions(folder / "report.json")[0]
     assert "fuseproof.report/2" == json.loads((folder / "report.json").read_text(encoding="utf-8"))["schema"]

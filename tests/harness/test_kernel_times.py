@@ -80,8 +80,9 @@ def scaled(factor: float) -> tuple[float, ...]:
     ("expected", "fused", "eager"),
     [
         pytest.param(Standing.SLOWER, scaled(1.05), 3.0, id="beyond both spreads"),
+        pytest.param(Standing.SAME, scaled(1.018), 3.0, id="beyond them, by less than 2 %"),
         pytest.param(Standing.SAME, (10.09, 11, 11, 11, 11), 3.0, id="one round inside the other spread"),
-        pytest.param(Standing.SAME, (10.11, 10.11, 10.11, 10.11, 10.11), 3.0, id="beyond it, by less than 1 %"),
+        pytest.param(Standing.SAME, (10.11, 10.11, 10.11, 10.11, 10.11), 3.0, id="just beyond the spread"),
         pytest.param(Standing.CARD, scaled(1.05), 3.15, id="eager has slowed with it"),
         pytest.param(Standing.FASTER, scaled(0.9), 3.0, id="faster"),
         pytest.param(Standing.CARD, scaled(0.9), 2.7, id="eager has become faster with it"),
@@ -111,6 +112,19 @@ def test_only_slower_rows_need_a_second_look() -> None:
     then = record(row(STEADY), row(STEADY, shapes="2x8"))
     now = record(row(scaled(1.2)), row(scaled(0.8), shapes="2x8"))
     assert [("gelu_tanh", "gelu_tanh", "1024x1024", "1x8")] == needing_second_look(judge(then, now))
+
+
+def test_what_a_process_keeps_is_seldom_a_regression() -> None:
+    """Rounds of 0.2 % scatter in processes that each run 0.5 % apart: the second look is another process."""
+    numbers = random.Random(7)
+
+    def process() -> dict[str, Any]:
+        offsets = [numbers.gauss(1, 0.005) for _ in range(2)]
+        eager, fused = (time(tuple(one * numbers.gauss(10, 0.02) for _ in range(5))) for one in offsets)
+        return {**row(STEADY), "eager": eager, "fused": fused}
+
+    slower = sum(Standing.SLOWER is standing_of(process(), process(), process()) for _ in range(1000))
+    assert 4 >= slower
 
 
 def test_noise_is_hardly_ever_a_regression_and_a_slow_kernel_always_is() -> None:
@@ -197,6 +211,15 @@ def test_another_method_is_no_comparison(name: str) -> None:
         ("holds NaN", json.dumps(document(row((float("nan"), *STEADY))))),
         ("two rows of gelu_tanh", json.dumps(document(row(STEADY), row(STEADY)))),
         ("fused.rounds_us", json.dumps(document(row((1.0,))))),
+        ("fused.minimum_us", json.dumps(document(row((0.0, *STEADY[1:]))))),
+        ("fused.minimum_us", json.dumps(document(row((-1.0, *STEADY[1:]))))),
+        ("fused.median_us", json.dumps(document(row(STEADY) | {"fused": time(STEADY) | {"median_us": 5e-324}}))),
+        ("eager.median_us", json.dumps(document(row(STEADY) | {"eager": time(STEADY) | {"median_us": 1e308}}))),
+        ("do not fit rounds", json.dumps(document(row(STEADY) | {"fused": time(STEADY) | {"median_us": 12.0}}))),
+        ("do not fit rounds", json.dumps(document(row(STEADY) | {"fused": time(STEADY) | {"maximum_us": 10.0}}))),
+        ("5 rounds, and a row has 3", json.dumps(document(row(STEADY[:3])))),
+        ("calls.0.bits", json.dumps(document(row(STEADY, bits="nearly")))),
+        ("bits are 'differs' has no time", json.dumps(document(row(STEADY, bits="differs")))),
         ("calls.0.speed", json.dumps(document(row(STEADY, speed=2)))),
         ("holds no times", "{"),
         ("holds no times", "[" * 100_000),

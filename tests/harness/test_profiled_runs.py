@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from fuseproof.harness.analysis.campaign import analyse
 from fuseproof.harness.campaign.folder import Campaign
@@ -11,8 +14,10 @@ from fuseproof.harness.perf.abba import compare_blocks
 from fuseproof.harness.perf.blocks import read_blocks
 from fuseproof.harness.perf.comparison import compare_dumps
 from fuseproof.harness.perf.dump import read_perf_dump
+from fuseproof.harness.perf.profiled_runs import is_profiled
 from fuseproof.harness.perf.text import render_comparison
 from fuseproof.harness.statistics.verdict import Word
+from fuseproof.pipelines import session_warnings
 from tests.harness.campaign_builder import CampaignBuilder
 from tests.harness.perf_dump_files import write_block, write_dump
 
@@ -25,6 +30,21 @@ def test_a_pair_with_a_profiled_run_has_no_ratio_whichever_it_is(tmp_path: Path)
         text = render_comparison(compare_dumps([read_perf_dump(path) for path in files]))
         assert text.startswith("### INVALID")
         assert f"PROFILED: b.json: {SAID}" in text
+
+
+@pytest.mark.parametrize(
+    ("expected", "told"),
+    [
+        (True, {"profiled": True}),
+        (True, {"profiled": "yes"}),
+        (True, {"config": {"profile": True}}),
+        (True, {"profiled": False, "warnings": [session_warnings.PROFILED]}),
+        (False, {"profiled": False, "config": {"profile": False}, "warnings": ["the card was busy"]}),
+        (False, {}),
+    ],
+)
+def test_a_dump_that_says_so_anywhere_is_a_profiled_run_s(expected: bool, told: dict[str, Any], tmp_path: Path) -> None:
+    assert expected == is_profiled(read_perf_dump(write_dump(tmp_path / "a.json", **told)))
 
 
 def test_blocks_with_profiled_runs_are_invalid(tmp_path: Path) -> None:

@@ -8,15 +8,21 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from diffusers import FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler
 from torch import nn
 
+from fuseproof.fastpaths.operations import signature
 from fuseproof.pipelines.divergence.calls import Call, TensorFact, sum_of
 from fuseproof.pipelines.divergence.comparing import compare_calls, first_difference
 from fuseproof.pipelines.divergence.digests import digest, values_of
 from fuseproof.pipelines.divergence.following import RequestFollower
+from fuseproof.pipelines.divergence.key_words import key_words
+from fuseproof.pipelines.divergence.module_facts import facts_of
 from fuseproof.pipelines.divergence.subject import Subject
 from fuseproof.pipelines.divergence.tensor_differences import compare_tensors, growth_curve
 from fuseproof.pipelines.divergence.watching import CallWatch
+from fuseproof.pipelines.flow_unipc import FlowUniPC
+from fuseproof.pipelines.guided_step import GuidedStep
 
 
 def random_bits(shape, dtype):
@@ -68,6 +74,95 @@ def test_a_large_tensor_is_read_in_chunks(monkeypatch):
     whole = numbers(tensor)
     monkeypatch.setattr("fuseproof.pipelines.divergence.digests.CHUNK_WORDS", 30)
     assert whole == numbers(tensor)
+
+
+REQUEST = SimpleNamespace(guidance_scale=4.5, enable_cfg_renorm=True, cfg_renorm_min=0.0)
+
+
+def settings_of_a_step(label, scheduler, step, times):
+    """What is noted of the last of ``times`` calls of ``step``."""
+    watch = CallWatch(
+        Subject.of(SimpleNamespace(transformer=Twice(), scheduler=scheduler)), frozenset({("step 1", label, 0, times)})
+    )
+    watch.begin_region("step 1")
+    watch.start()
+    try:
+        for number in range(times):
+            step(torch.ones(1, 4, 4), scheduler.timesteps[number], torch.zeros(1, 4, 4))
+    finally:
+        watch.stop()
+    return watch.settings[("step 1", label, 0, times)]
+
+
+def test_a_guided_step_is_noted_with_its_guidance_and_the_sigmas_of_that_step():
+    scheduler = FlowMatchEulerDiscreteScheduler()
+    scheduler.set_timesteps(sigmas=[1.0, 0.5, 0.25])
+    advance = GuidedStep(scheduler, REQUEST, None)
+    found = settings_of_a_step("guidance and step", scheduler, lambda v, t, x: advance(v, v, t, x), 2)
+    assert {
+        "guidance_scale": "4.5",
+        "enable_cfg_renorm": "True",
+        "cfg_renorm_min": "0.0",
+        "timestep": "500.0",
+        "sigma": "0.5",
+        "next sigma": "0.25",
+    } == found
+    assert "shift" in facts_of(Subject.of(SimpleNamespace(scheduler=scheduler)), "guidance and step")["settings"]
+
+
+@pytest.mark.parametrize("label", ["solver step", "scheduler.step"])
+def test_a_solvers_step_is_noted_with_the_guidance_of_the_loop_around_it(label):
+    scheduler = UniPCMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=2.0)
+    scheduler.set_timesteps(3)
+    unipc = FlowUniPC(scheduler, torch.device("cpu"))
+    steps = {"solver step": lambda v, t, x: unipc(v, x), "scheduler.step": scheduler.step}
+
+    def loop():
+        guidance_scale = 5.0
+        return settings_of_a_step(label, scheduler, steps[label], 2), guidance_scale
+
+    found, _ = loop()
+    expected = {
+        "guidance_scale": "5.0",
+        "sigma": str(scheduler.sigmas[1].item()),
+        "next sigma": str(scheduler.sigmas[2].item()),
+    }
+    assert expected == {name: text for name, text in found.items() if name != "timestep"}
+
+
+def test_facts_of_a_block_hold_the_settings_and_weights_below_it():
+    block = nn.Module()
+    block.attn, block.norm = nn.Module(), nn.LayerNorm(4, eps=1e-5)
+    block.attn.processor = SimpleNamespace(_attention_backend="native")
+    model = nn.Module()
+    model.blocks = nn.ModuleList([block])
+    subject = Subject.of(SimpleNamespace(transformer=model))
+    for label in ("transformer.blocks.0", "transformer.blocks.0 › gelu_tanh"):
+        facts = facts_of(subject, label)
+        assert ("native", "1e-05") == (
+            facts["settings"]["attn.processor._attention_backend"],
+            facts["settings"]["norm.eps"],
+        )
+        assert ["norm.bias", "norm.weight"] == sorted(facts["weights"])
+    assert {} == facts_of(subject, "transformer")["weights"]
+
+
+TENSOR = signature(torch.zeros(1, 8, 4))
+
+
+@pytest.mark.parametrize(
+    ("expected", "site", "key", "form"),
+    [
+        ("block 3, hidden 1x8x4 float32, text rows 5, rotary table float32", "packed_blocks",
+         (3, TENSOR, 5, torch.float32), None),
+        ("block 3, 1x8x4 float32", "foreign_blocks", (3, TENSOR), None),
+        ("1x8x4 float32, 5", "packed_blocks", (TENSOR, 5), None),
+        ("norm, x 1x8x4 float32, eps 1e-06", "norm", ("norm", TENSOR, 1e-6), lambda x, eps, out=None: x),
+        ("blocks.1.norm, 1x8x4 float32", "own", ("blocks.1.norm", TENSOR), None),
+    ],
+)  # fmt: skip
+def test_numbers_in_keys_are_named(expected, site, key, form):
+    assert expected == key_words(site, key, form, of_blocks=site.endswith("_blocks"))
 
 
 class Twice(nn.Module):

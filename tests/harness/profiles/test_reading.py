@@ -13,6 +13,7 @@ from fuseproof.harness.profiles.reading import read_profile
 from tests.harness.profiles import samples
 
 WHOLE = samples.profile()
+CHAINS_BEYOND_THE_STAGE = [samples.chain(119.0, 12.0), samples.chain(1e7, 12.0)]
 
 
 def refusal(folder: Path, values: dict[str, Any]) -> str:
@@ -82,7 +83,17 @@ def test_what_cannot_be_is_refused(expected: str, path: str, value: Any, tmp_pat
         ("2 steps of 'DenoisingStage' are listed, and the stage says 3", "steps.0", ...),
         ("attribution.device_us is 1.0 us", "attribution.device_us", 1.0),
         ("unattributed kernels add up to", "attribution.unattributed.0.device_us", 1e9),
-        ("a chain of 'DenoisingStage' takes 9999999.0 us a step", "chains.0.device_us_per_step", 9999999.0),
+        ("the chains of 'DenoisingStage' take 10000119.0 us a step", "chains", CHAINS_BEYOND_THE_STAGE),
+        ("saving_us_per_step is 1000000000000.0 us", "chains.0.saving_us_per_step", 1e12),
+        ("takes 40.0 us a step over a floor of 28.0 us, and", "chains.0.saving_us_per_step", -1e300),
+        ("tells only one of", "chains.0.fused_floor_us_per_step", None),
+        ("typically takes more than the 40.0 us a step", "chains.0.typical_us_per_step", 41.0),
+        ("the steps of 'DenoisingStage' last 10140.0 us, and the stage says 0.0 us", "stages.0.wall_us", 0.0),
+        ("the rows with a line add up to 18835.0 us, and attribution.to_line is 0.5", "attribution.to_line", 0.5),
+        ("attribution.to_module is only 0.5", "attribution.to_module", 0.5),
+        ("attribution.to_site_or_module is only 0.5", "attribution.to_site_or_module", 0.5),
+        ("attribution.to_site_or_module leaves 0.0 us", "attribution.to_site_or_module", 1.0),
+        ("the rows of site 'norm_modulation' add up to 0.0 us, and the site says 7.0 us", "sites.0.device_us", 7.0),
     ],
 )
 def test_an_edited_file_is_refused(expected: str, path: str, value: Any, tmp_path: Path) -> None:

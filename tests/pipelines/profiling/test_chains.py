@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fuseproof.pipelines.profiling.chains import chains_of, chains_table, common_owner
+from fuseproof.pipelines.profiling.chains import chains_of, chains_table, common_owner, owner_text
 from fuseproof.pipelines.profiling.known_chains import fast_path_for, fast_paths
-from fuseproof.pipelines.profiling.launches import TRANSFORMER, Launch
+from fuseproof.pipelines.profiling.launches import PIPELINE, TRANSFORMER, Launch
 from fuseproof.pipelines.profiling.tables import Step
 from fuseproof.pipelines.profiling.tensors import MemoryUses, bytes_moved, key_text, reads_and_writes
 from tests.pipelines.profiling.event_lists import given, operation, recorded, tensor
@@ -47,6 +47,14 @@ def test_a_product_between_them_ends_a_chain(class_):
         pointwise("mul", 1, "a", "b"), pointwise("product", 2, "b", "c", class_=class_), pointwise("add", 3, "bc", "d"),
     ]  # fmt: skip
     assert [] == names(launches)
+
+
+def test_a_memset_between_them_ends_no_chain():
+    launches = [
+        pointwise("pow", 1, "a", "b"), pointwise("sum", 2, "b", "c", class_="reduce"),
+        pointwise("fill_", 3, "", "c", class_="memset"), pointwise("div_", 4, "c", "c"),
+    ]  # fmt: skip
+    assert [["pow", "sum", "div_"]] == names(launches)
 
 
 def test_another_stream_is_another_chain():
@@ -135,6 +143,63 @@ def test_without_a_bandwidth_nothing_is_promised():
 )
 def test_the_common_owner_of_modules(modules, owner):
     assert owner == common_owner(modules)
+
+
+@pytest.mark.parametrize(
+    "modules, owner",
+    [
+        (["blocks.3.norm", "blocks.3"], "blocks.*"),
+        (["blocks.9.attn", "blocks.10.norm1"], "blocks.* + blocks.*"),
+        (["blocks.3.ff.net.0.proj", "blocks.3.ff.net.2"], "blocks.*.ff.net.* + blocks.*.ff.net.*"),
+        (["blocks.18.attn", "blocks.18.attn", "single_blocks.0"], "blocks.* + single_blocks.*"),
+        (["blocks.18", ""], "blocks.* + transformer"),
+        (["", ""], ""),
+    ],
+)
+def test_a_chain_over_two_modules_names_both(modules, owner):
+    assert owner == owner_text([pointwise("add", n, "a", "b", module=module) for n, module in enumerate(modules)])
+
+
+def test_a_chain_goes_with_the_component_that_launched_most_of_it():
+    copied = pointwise("aten::copy_", 0, "a", "b", module="")
+    loop = [pointwise(f"aten::{name}", 1, "b", "c", component=PIPELINE, module="") for name in ("sub", "mul", "add")]
+    report = {"sites": {name: {"state": "off", "reason": "why"} for name in ("gated_residual", "guidance_step")}}
+    kernels = {name: (name,) for name in report["sites"]}
+    components = {"gated_residual": TRANSFORMER, "guidance_step": PIPELINE}
+    assert ("guidance_step", "off: why") == fast_path_for([copied, *loop], fast_paths(report, kernels, components))
+    assert "transformer + pipeline" == owner_text([copied, *loop])
+
+
+def test_a_site_that_runs_but_ran_eagerly_here_says_so():
+    report = {"sites": {"timestep_embedding": {"state": "fused", "reason": None}}}
+    eager = {"site": "timestep_embedding", "site_state": "eager", "module": "time_embed.time_proj"}
+    chain = [pointwise("aten::sin", 1, "a", "b", **eager), pointwise("aten::cat", 2, "b", "c", **eager)]
+    assert ("timestep_embedding", "its calls here ran eagerly") == fast_path_for(chain, fast_paths(report, {}, {}))
+
+
+TABLES = ("timestep_embedding", "rotary_tables", "packed_blocks")
+
+
+@pytest.mark.parametrize(
+    "operations, more, expected",
+    [
+        ("arange exp sin cos", {"module": "time_embed.time_proj"}, ("timestep_embedding", "off: why")),
+        ("arange outer cos sin", {"module": "pos_embed"}, ("rotary_tables", "off: why")),
+        ("pow mean rsqrt mul", {"module": "blocks.0.attn.norm_q"}, ("qk_norm_rope", "off: why")),
+        ("pow mean rsqrt mul", {"module": "blocks.0.attn.norm_added_k"}, ("qk_norm_rope", "off: why")),
+        ("sin cos", {"site": "timestep_embedding", "site_state": "eager"},
+         ("timestep_embedding", "off: why")),
+        ("sin cos", {"site": "packed_blocks", "site_state": "fused"},
+         ("packed_blocks", "fused: these launches are its own")),
+        ("gelu cat", {"site": "packed_blocks", "site_state": "fused"}, ("gelu_tanh", "off: why")),
+        ("sin cos", {}, None),
+    ],
+)  # fmt: skip
+def test_where_no_kernel_is_known_a_site_is_told_by_its_modules_or_its_launches(operations, more, expected):
+    chain = [pointwise(f"aten::{name}", n, "a", "b", **more) for n, name in enumerate(operations.split())]
+    report = {"sites": {name: {"state": "off", "reason": "why"} for name in (*LONGCAT, *TABLES)}}
+    paths = fast_paths(report, LONGCAT, dict.fromkeys((*LONGCAT, *TABLES), TRANSFORMER))
+    assert expected == fast_path_for(chain, paths)
 
 
 @pytest.mark.parametrize(

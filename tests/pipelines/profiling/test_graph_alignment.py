@@ -84,7 +84,7 @@ def test_on_an_h200_a_replay_is_told_by_the_eager_step_kernel_by_kernel():
     }
     assert 0.98 < found["attribution"]["to_module"]
     (gelu,) = (row for row in graphed if row["kernel"] == "_gelu_tanh_kernel")
-    assert ("gelu_tanh", "gelu_tanh.py:128", "fused") == (gelu["site"], gelu["line"], gelu["site_state"])
+    assert ("gelu_tanh", "kernels/gelu_tanh.py:128", "fused") == (gelu["site"], gelu["line"], gelu["site_state"])
 
 
 def test_on_an_h200_a_replay_without_an_eager_step_is_attributed_to_nothing():

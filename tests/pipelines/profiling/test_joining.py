@@ -27,7 +27,7 @@ def test_a_kernel_belongs_to_what_stands_round_its_launch_and_not_round_its_run(
     ]  # fmt: skip
     (launch,) = join(on_device(calls, [kernel(5, 200, 260)], [given.given(9, 25, 64)]), NAMES)
     assert ("norm", "LayerNorm", TRANSFORMER) == (launch.module, launch.module_class, launch.component)
-    assert ("transformer_some.py:12", "aten::native_layer_norm", "norm") == (
+    assert ("transformers/transformer_some.py:12", "aten::native_layer_norm", "norm") == (
         launch.line, launch.operation, launch.class_,
     )  # fmt: skip
     assert ("2x8 float32", 128, 60) == (launch.key, launch.bytes, launch.nanoseconds)
@@ -43,7 +43,7 @@ def test_a_triton_kernel_without_an_operation_is_told_by_the_call_of_its_launch(
     ]  # fmt: skip
     (launch,) = join(on_device(calls, [kernel(5, 50, 60, "_norm_modulate_kernel")], sites=[call]), NAMES)
     assert ("norm_modulate", "fused", "norm") == (launch.site, launch.site_state, launch.class_)
-    assert ("triton:_norm_modulate_kernel", "norm_modulate.py:88") == (launch.operation, launch.line)
+    assert ("triton:_norm_modulate_kernel", "kernels/norm_modulate.py:88") == (launch.operation, launch.line)
     assert ("4x8 float32", 256) == (launch.key, launch.bytes)
 
 
@@ -80,6 +80,26 @@ def test_a_method_called_without_the_modules_call_is_told_by_its_file():
 
 
 @pytest.mark.parametrize(
+    "name, address, in_site, owner",
+    [
+        ("aten::addmm", 77, False, ("x_embedder", "Linear")),
+        ("aten::addmm", 78, False, ("", "Linear")),
+        ("aten::addmm", 77, True, ("", "Linear")),
+        ("aten::mul", 77, False, ("", "Linear")),
+    ],
+    ids=["its weight", "another", "a site's", "no product"],
+)
+def test_a_product_outside_of_modules_belongs_to_the_module_of_its_weight(name, address, in_site, owner):
+    names = replace(NAMES, weights={77: (TRANSFORMER, "x_embedder", "Linear")})
+    marks, sites = zip(site(3, "modulation", 5, 90), strict=True) if in_site else ((), ())
+    calls = [module(1, 0, 100), *marks, operation(name, 10, 20, tensor(1, 4, 4), tensor(address, 4, 4))]
+    (launch,) = join(Recording(tuple(calls), sites=sites), names)
+    assert owner == (launch.module, launch.module_class)
+    recording = on_device([*calls, runtime(1, 15)], [kernel(1, 50, 51, "gemm")], sites=sites)
+    assert owner == (join(recording, names)[0].module, launch.module_class)
+
+
+@pytest.mark.parametrize(
     "before, after, line",
     [(12, 15, "12-15"), (12, 12, "12"), (30, 15, "30"), (None, None, "10 in forward")],
     ids=["between two calls", "on one line", "in a loop", "nothing tells"],
@@ -89,7 +109,7 @@ def test_an_operator_lies_between_the_calls_before_and_after_it(before, after, l
     calls += [] if before is None else [python("f", 20, 21, caller_line=before)]
     calls += [] if after is None else [python("g", 50, 51, caller_line=after)]
     (launch,) = join(on_device(calls, [kernel(1, 60, 61)]), NAMES)
-    assert f"transformer_some.py:{line}" == launch.line
+    assert f"transformers/transformer_some.py:{line}" == launch.line
 
 
 def test_of_an_operation_with_several_kernels_the_longest_carries_the_bytes():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import resource
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,15 @@ from fuseproof.pipelines import session as session_module
 from fuseproof.pipelines import session_warnings
 from fuseproof.pipelines.checkpoints import check_checkpoint
 from fuseproof.pipelines.divergence.following import StopHere
+from fuseproof.pipelines.divergence.subject import Subject
 from fuseproof.pipelines.loading import load_pipeline
 from fuseproof.pipelines.profiling import profile_and_run, profile_request
 from fuseproof.pipelines.profiling.following import ProfilingFollower, Window
 from fuseproof.pipelines.profiling.launches import Names
+from fuseproof.pipelines.profiling.names import weights_of
 from fuseproof.pipelines.profiling.profile import Seen, tables
 from fuseproof.pipelines.profiling.request import window_of
-from fuseproof.pipelines.profiling.trace_files import _bounded
+from fuseproof.pipelines.profiling.trace_files import TraceKeeper, _bounded
 from fuseproof.pipelines.profiling.watching import SiteWatch
 from fuseproof.pipelines.progress import SILENT
 from fuseproof.pipelines.session import Session, SessionSettings
@@ -99,11 +102,87 @@ def test_rewritten_blocks_are_attributed_to_their_site_and_block(profiled):
     assert any(chain["fast_path"] == "gelu_tanh" for chain in found["chains"])
 
 
+def test_a_cpu_promises_no_savings_and_says_why(profiled):
+    found = profiled[0]
+    assert {(None, None)} == {
+        (chain["fused_floor_us_per_step"], chain["saving_us_per_step"]) for chain in found["chains"]
+    }
+    assert "bound by their arithmetic" in found["device"]["no_saving_reason"]
+    typical = [chain["typical_us_per_step"] for chain in found["chains"]]
+    assert sorted(typical, reverse=True) == typical
+    for row in found["rows"]:
+        assert pytest.approx(row["device_us"]) == sum(row["device_us_by_step"])
+        assert row["typical_us"] <= row["device_us"]
+    assert 0 < found["disturbance"]["thread_cpu_share"] <= 1
+
+
+def test_under_diffusers_own_pipeline_that_is_why_sites_are_off(pipe, tmp_path):
+    with opened(pipe, fastpaths="off", backend="diffusers") as session:
+        session.warm_up(REQUEST, 1)
+        found = profile_request(session, REQUEST, steps=1, trace_file=tmp_path / "trace.json.gz")
+    assert {"--backend diffusers runs diffusers' own pipeline and mounts fast paths only with --fastpaths"} == {
+        site["reason"] for site in found["sites"] if site["state"] == "off"
+    }
+    tables_chain = next(chain for chain in found["chains"] if "pos_embed" in chain["module"])
+    assert "rotary_tables" == tables_chain["fast_path"]
+
+
+def test_a_weight_tells_its_module_unless_several_share_it(pipe):
+    weights = weights_of(Subject.of(pipe))
+    linear = pipe.transformer.x_embedder
+    assert ("transformer", "x_embedder", "Linear") == weights[linear.weight.untyped_storage().data_ptr()]
+    shared = torch.nn.ModuleDict({"a": linear, "b": torch.nn.Linear(1, 1)})
+    shared["b"].weight = linear.weight
+    subject = replace(Subject.of(pipe), modules={"transformer.a": shared["a"], "transformer.b": shared["b"]})
+    assert linear.weight.untyped_storage().data_ptr() not in weights_of(subject)
+
+
 def test_the_trace_is_kept_and_marks_its_steps(profiled):
     trace = json.loads(gzip.decompress(profiled[0]["trace"]["path"].read_bytes()))
     names = {event.get("name") for event in trace["traceEvents"]}
     assert {"fuseproof.begins DenoisingStage 1", "fuseproof.ends DenoisingStage 1"} <= names
     assert not profiled[0]["trace"]["truncated"]
+
+
+@pytest.mark.parametrize("name", ["plain", "a\nb", "\N{PANDA FACE}"])
+def test_a_trace_is_kept_in_a_folder_of_any_name(name, tmp_path):
+    folder = tmp_path / name
+    traces = TraceKeeper(folder / "trace.json.gz")
+    traces.keep(a_profiler(), "DenoisingStage")
+    assert ([], ["trace.json.gz"]) == (traces.warnings, [path.name for path in folder.iterdir()])
+    assert json.loads(gzip.decompress((folder / "trace.json.gz").read_bytes()))["traceEvents"]
+
+
+def test_a_trace_that_cannot_be_written_is_a_warning_and_leaves_nothing(tmp_path, capfd):
+    """A limit on the size of files stands for a full disk: the profiler itself raises nothing at either."""
+    traces, profiler = TraceKeeper(tmp_path / "trace.json.gz"), a_profiler()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        traces.keep(profiler, "DenoisingStage")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    (warning,) = traces.warnings
+    assert "the trace of DenoisingStage could not be written: " in warning
+    assert (None, []) == (traces.to_json(), list(tmp_path.iterdir()))
+    assert "output_json" not in capfd.readouterr().err
+
+
+def test_an_interrupt_within_a_trace_leaves_nothing(tmp_path, monkeypatch):
+    def interrupted(_plain: Path, _path: Path) -> None:
+        raise KeyboardInterrupt
+
+    traces = TraceKeeper(tmp_path / "trace.json.gz")
+    monkeypatch.setattr(traces, "_compress", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        traces.keep(a_profiler(), "DenoisingStage")
+    assert [] == list(tmp_path.iterdir())
+
+
+def a_profiler() -> torch.profiler.profile:
+    with torch.profiler.profile(with_stack=True) as profiler:
+        torch.ones(3) + 1
+    return profiler
 
 
 def test_nothing_stays_behind(profiled):
