@@ -4,6 +4,6 @@
 everything behind it are pure functions of those.
 """
 
-from fuseproof.pipelines.profiling.request import profile_and_run, profile_request
+from fuseproof.pipelines.profiling.request import profile_and_run
 
-__all__ = ["profile_and_run", "profile_request"]
+__all__ = ["profile_and_run"]

@@ -34,40 +34,6 @@ OWN_PIPELINE = "--backend {backend} runs diffusers' own pipeline and mounts fast
 KINDS = "quality {quality} skips guidance in some steps of this request: the profiled steps do not stand for all"
 
 
-def profile_request(
-    session: Session,
-    request: GenerationRequest,
-    *,
-    steps: int = 3,
-    all_stages: bool = False,
-    trace_file: Path,
-    about: Mapping[str, Any] | None = None,
-    largest_trace_bytes: int = LARGEST_BYTES,
-    machine: MachineWatch | None = None,
-) -> dict[str, Any]:
-    """Run ``request`` with ``steps`` complete denoising steps under a profiler; the profile, JSON-ready.
-
-    ``all_stages`` profiles every other stage too, each as a whole. The Chrome trace goes to ``trace_file``
-    (``.json.gz``, below ``largest_trace_bytes``), those of other stages beside it. ``about`` says what a session does
-    not know of its request: ``model``, ``family``, ``weights``, ``flags``; ``machine`` tells what other processes used
-    meanwhile. A session that has not been warmed up is warmed up first. Raises :class:`FuseproofError` where no step
-    could be profiled.
-
-    What it costs: nothing of it touches a request that is not profiled. Under the profiler the host is slowed down by
-    every Python call and operation that is noted; the time of kernels on a device is not.
-    """
-    return profile_and_run(
-        session,
-        request,
-        steps=steps,
-        all_stages=all_stages,
-        trace_file=trace_file,
-        about=about,
-        largest_trace_bytes=largest_trace_bytes,
-        machine=machine,
-    )[0]
-
-
 def profile_and_run(
     session: Session,
     request: GenerationRequest,
@@ -79,7 +45,17 @@ def profile_and_run(
     largest_trace_bytes: int = LARGEST_BYTES,
     machine: MachineWatch | None = None,
 ) -> tuple[dict[str, Any], GenerationResult]:
-    """As :func:`profile_request`, with what the request made. Its times are a profiler's; the session says so."""
+    """Run ``request`` with ``steps`` complete denoising steps under a profiler: the profile, JSON-ready, and result.
+
+    ``all_stages`` profiles every other stage too, each as a whole. The Chrome trace goes to ``trace_file``
+    (``.json.gz``, below ``largest_trace_bytes``), those of other stages beside it. ``about`` says what a session does
+    not know of its request: ``model``, ``family``, ``weights``, ``flags``; ``machine`` tells what other processes used
+    meanwhile. A session that has not been warmed up is warmed up first. The result's times are a profiler's, and the
+    session says so. Raises :class:`FuseproofError` where no step could be profiled.
+
+    What it costs: nothing of it touches a request that is not profiled. Under the profiler the host is slowed down by
+    every Python call and operation that is noted; the time of kernels on a device is not.
+    """
     if session.warmup_steps is None:
         session.warm_up(request, steps=steps + 1)
     window = window_of(request.num_inference_steps, steps, all_stages=all_stages)

@@ -21,7 +21,7 @@ from fuseproof.pipelines.checkpoints import check_checkpoint
 from fuseproof.pipelines.divergence.following import StopHere
 from fuseproof.pipelines.divergence.subject import Subject
 from fuseproof.pipelines.loading import load_pipeline
-from fuseproof.pipelines.profiling import profile_and_run, profile_request
+from fuseproof.pipelines.profiling import profile_and_run
 from fuseproof.pipelines.profiling.following import ProfilingFollower, Window
 from fuseproof.pipelines.profiling.launches import Names
 from fuseproof.pipelines.profiling.names import weights_of
@@ -119,7 +119,7 @@ def test_a_cpu_promises_no_savings_and_says_why(profiled):
 def test_under_diffusers_own_pipeline_that_is_why_sites_are_off(pipe, tmp_path):
     with opened(pipe, fastpaths="off", backend="diffusers") as session:
         session.warm_up(REQUEST, 1)
-        found = profile_request(session, REQUEST, steps=1, trace_file=tmp_path / "trace.json.gz")
+        found = profile_and_run(session, REQUEST, steps=1, trace_file=tmp_path / "trace.json.gz")[0]
     assert {"--backend diffusers runs diffusers' own pipeline and mounts fast paths only with --fastpaths"} == {
         site["reason"] for site in found["sites"] if site["state"] == "off"
     }
@@ -196,7 +196,7 @@ def test_a_session_with_graphs_runs_one_step_without_replay_and_counts_none_of_i
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: fake.is_recording)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: fake.is_recording)
     with opened(pipe, enable_breakable_cuda_graph=True) as session:
-        found = profile_request(session, REQUEST, steps=1, trace_file=tmp_path / "trace.json.gz")
+        found = profile_and_run(session, REQUEST, steps=1, trace_file=tmp_path / "trace.json.gz")[0]
         calls = session.fastpaths_report()["sites"]["packed_blocks"]["calls_fused"]
         assert calls == next(site["calls_fused"] for site in found["sites"] if site["site"] == "packed_blocks") > 0
         assert (4, 0) == (session.graphs_report()["replayed"], session.graphs_report()["missed"])
@@ -219,7 +219,7 @@ def test_an_error_in_the_request_leaves_no_profiler_running(pipe, monkeypatch, t
         handle = pipe.transformer.register_forward_hook(fail)
         try:
             with pytest.raises(FuseproofError, match="it broke"):
-                profile_request(session, REQUEST, steps=1, trace_file=tmp_path / "trace.json.gz")
+                profile_and_run(session, REQUEST, steps=1, trace_file=tmp_path / "trace.json.gz")[0]
         finally:
             handle.remove()
         assert not torch.autograd._profiler_enabled()
