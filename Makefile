@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-gpu test-browser lint types fix docs eval-embedded build clean
+.PHONY: help setup demo test test-gpu test-browser lint types fix docs eval-embedded grid build clean
 
 # A virtual environment cannot be moved: in a copied or renamed checkout it is made anew.
 ifneq ($(shell cat $(INSTALLED) 2>/dev/null),$(CURDIR))
@@ -47,7 +47,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 demo: $(INSTALLED) ## a whole campaign on the embedded model: pictures, verdict, report (under 10 minutes)
 	@$(BIN)/fuseproof doctor
-	@$(BIN)/fuseproof abba embedded --allow-busy --output demo/$$(date +%Y%m%d-%H%M%S) || [ $$? -eq 3 ] # 3: SLOWER
+	@$(BIN)/fuseproof abba embedded --allow-busy --show --output demo/$$(date +%Y%m%d-%H%M%S) || [ $$? -eq 3 ] # 3: SLOWER
 
 test: $(INSTALLED) ## run the tests that need no GPU
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
@@ -73,6 +73,9 @@ fix: $(INSTALLED) ## repair what ruff can repair, and format
 
 eval-embedded: $(INSTALLED) ## draw 200 held-out prompts with the embedded model and judge them (20 to 30 minutes on 2 cores)
 	OMP_NUM_THREADS=2 $(BIN)/python -m training.evaluate $(ARGS)
+
+grid: $(INSTALLED) ## draw eight fixed prompts with the embedded model into docs/embedded-grid.jpg (ARGS="--checkpoint FOLDER")
+	OMP_NUM_THREADS=2 $(BIN)/python -m training.grid $(ARGS)
 
 docs: $(INSTALLED) ## write docs/cli from the commands' --help, and docs/fast-paths.md from the docstrings
 	$(BIN)/python -m fuseproof.cli.reference docs/cli --guide docs/fast-paths.md

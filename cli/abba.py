@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from datetime import UTC, datetime
 from pathlib import Path
@@ -45,9 +46,9 @@ CAMPAIGNS_FOLDER = "campaigns"
 def abba(ctx: click.Context, /, **flags: Any) -> int:
     """Run baseline and candidate in A-B-B-A order and judge the difference.
 
-    PLAN is a built-in plan (embedded, the default; longcat-image, longcat-image-edit, longcat-image-edit-turbo;
-    ernie-image, ernie-image-turbo, ernie-image-compile; wan2.2-ti2v-5b; longlive2-t2v, longlive2-i2v; sglang-pr for
-    two refs of an sglang checkout)
+    PLAN is a built-in plan (embedded, the default; embedded-high; longcat-image, longcat-image-edit,
+    longcat-image-edit-turbo; ernie-image, ernie-image-turbo, ernie-image-compile; wan2.2-ti2v-5b; longlive2-t2v,
+    longlive2-i2v; sglang-pr for two refs of an sglang checkout)
     or the path of a .toml file (docs/plan.md says what it may hold).
     Without a PLAN, arms given as flags or commands make their own; --candidate alone is compared with plain generate.
     Every slot is a fresh process; times, peak memory, outputs and hashes go to a new campaign
@@ -85,6 +86,7 @@ def abba(ctx: click.Context, /, **flags: Any) -> int:
         click.echo(json.dumps(_as_json(analysis, outcome, code), indent=2, allow_nan=False))
     else:
         _print_result(analysis)
+        _show_picture(analysis, options)
     for sentence in unmet.values():
         click.echo(f"fuseproof: {sentence}", err=True)
     return code
@@ -278,6 +280,14 @@ def _print_result(analysis: CampaignAnalysis) -> None:
         click.echo(f"picture: {_shown(picture)}")
     for difference in difference_pictures(analysis):
         click.echo(f"difference: {_shown(difference)}")
+
+
+def _show_picture(analysis: CampaignAnalysis, options: AbbaOptions) -> None:
+    from fuseproof.cli.terminal_picture import show_picture
+
+    picture = picture_of_candidate(analysis)
+    if options.show and picture is not None:
+        show_picture(picture, os.environ)
 
 
 def _as_json(analysis: CampaignAnalysis, outcome: Outcome, code: int) -> dict[str, Any]:

@@ -19,7 +19,7 @@ OVERRIDES = {"blocks": "blocks", "retries": "retries", "timeout": "timeout_s"}
 FREE_FLAGS = frozenset(
     {
         *("from_stored", "quick", "output", "dry_run", "repo", "allow_busy", "require", "require_fastpaths", "as_json"),
-        *("gpus", "executor", "gpus_per_block", "model_cache_root", "cleanup_model_cache", "floor", "bench"),
+        *("gpus", "executor", "gpus_per_block", "model_cache_root", "cleanup_model_cache", "floor", "bench", "show"),
     }
 )
 """Fields of ``abba``'s options that say where and how the plan runs, and what is asked of its result."""

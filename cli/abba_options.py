@@ -254,6 +254,10 @@ class AbbaOptions:
         "--allow-busy",
         description="Start on a busy machine; disturbed slots, and slots too short to tell, cap the verdict.",
     )
+    show: bool = lone_switch(
+        "--show",
+        description="Draw a picture of the candidate in the terminal too, where it can show one; nothing with --json.",
+    )
     require: str | None = flag(
         "--require", type=Name("faster"), description="Exit with 5 unless every cell's verdict is FASTER."
     )

@@ -45,7 +45,7 @@ REQUEST_FIELDS = (
     "pe_sampling",
 )
 """Read by each request anew. Arms that differ in them do unequal work, which is said as such."""
-UNSEEN_FIELDS = frozenset({"config", "log_level", "as_json", "perf_dump_path", "output_path"})
+UNSEEN_FIELDS = frozenset({"config", "log_level", "as_json", "perf_dump_path", "output_path", "show"})
 """Where flags come from and what is printed: no part of what a slot does."""
 FOREIGN_KEYS = ("command", "ref", "repo", "setup", "python", "imports", "env")
 """Keys of an arm that need a process of its own."""

@@ -47,7 +47,7 @@ def doctor(model: str | None, as_json: bool) -> int:
         ) from error
     commands = command_capabilities(facts)
     measurements = measurement_capabilities(facts)
-    findings = check_machine(facts)
+    findings = [*check_machine(facts), *_embedded_weights()]
     fastpaths = _fastpaths(model)
     if as_json:
         document = _as_json(facts, commands, measurements, findings) | fastpaths
@@ -56,6 +56,28 @@ def doctor(model: str | None, as_json: bool) -> int:
         _print_text(commands, measurements, findings)
         _print_fastpaths(fastpaths)
     return exit_code(commands, findings)
+
+
+def _embedded_weights() -> Iterator[Finding]:
+    """What the default model draws with, and whether packaged weights are whole; nothing where a library is missing."""
+    from fuseproof.harness.machine.facts import Finding
+
+    try:
+        from fuseproof.pipelines.embedded import PREFIX, embedded_weights, refuse_damaged_packages
+        from fuseproof.pipelines.model_cache import RECIPES
+    except ModuleNotFoundError:  # which the libraries' own check tells
+        return
+    try:
+        refuse_damaged_packages()
+        trained = [name for name in RECIPES if embedded_weights(name) == "trained"]
+    except FuseproofError as error:
+        yield Finding("problem", "embedded models", error.message, error.next_step)
+        return
+    if trained:
+        seen = f"trained weights, and whole: {', '.join(trained)}; of every other {PREFIX}NAME random ones"
+    else:
+        seen = f"random weights, built on first use: every {PREFIX}NAME draws noise"
+    yield Finding("ok", "embedded models", seen)
 
 
 def _fastpaths(model: str | None) -> dict[str, Any]:

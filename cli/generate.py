@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import traceback
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,6 +21,7 @@ from fuseproof.cli.option_fields import click_options
 from fuseproof.cli.options import json_option
 from fuseproof.cli.profile_capture import quieten
 from fuseproof.cli.profile_folders import refuse_taken_beside
+from fuseproof.cli.terminal_picture import show_picture
 from fuseproof.errors import FuseproofError, InvalidMeasurementError
 
 ARGUMENTS = "fuseproof.generate.arguments"
@@ -126,6 +128,8 @@ def _say_warnings(options: GenerateOptions, warnings: Iterable[str]) -> None:
 def _say_saved(options: GenerateOptions, saved: list[Path]) -> None:
     for path in [] if options.as_json else saved:
         click.echo(f"Output saved to {path}")
+        if options.show:
+            show_picture(path, os.environ)
 
 
 def _say_kept(path: Path) -> None:

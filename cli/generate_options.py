@@ -43,7 +43,7 @@ EXCLUSIVE_GROUPS: tuple[frozenset[str], ...] = (
     frozenset({"output_path", "output_file_name", "output_file_path"}),
 )
 """Flags that speak about one thing: one of them on the command line silences the others' values in a config file."""
-UNRECORDED_FIELDS = frozenset({"prompt", "no_save_output", "as_json", "log_level"})
+UNRECORDED_FIELDS = frozenset({"prompt", "no_save_output", "as_json", "log_level", "show"})
 """Not part of a dump's ``config``: recorded elsewhere, folded into another field, or without effect on the run."""
 
 
@@ -296,6 +296,10 @@ class GenerateOptions:
         minimum=0,
         maximum=100,
         description="Accepted for sglang's sake: no effect, and a warning says so.",
+    )
+    show: bool = switch(
+        "--show",
+        description="Draw each picture in the terminal too, where it can show one; nothing with --json.",
     )
     profile: bool = switch(
         "--profile",

@@ -94,6 +94,7 @@ def _config(job: Job, session: Session) -> dict[str, Any]:
         "model_source": job.model.source if job.model else "dummy",
         "model_sha256": job.model.content_sha256 if job.model else None,
         "weights": None if job.model else weights_identity(),
+        "weights_kind": job.weights_kind,
         "family": job.family.name,
         "backend_used": session.backend,
         "fallback_reason": session.fallback_reason,

@@ -11,6 +11,7 @@ from fuseproof.cli.edit_inputs import Canvas
 from fuseproof.cli.fastpath_sites import refuse_unknown_sites
 from fuseproof.cli.generate_options import WARMUP_SYNTHETIC_PROMPT
 from fuseproof.errors import UsageError
+from fuseproof.pipelines.checkpoint_marker import RANDOM, RANDOM_WARNING
 from fuseproof.pipelines.embedded import PREFIX
 from fuseproof.pipelines.families import FAMILIES, closest_name, families_of_pipeline_class, family_of_model_id
 from fuseproof.pipelines.family import Family
@@ -22,9 +23,7 @@ if TYPE_CHECKING:
     from fuseproof.pipelines.checkpoints import Checkpoint
 
 
-NOISE_WRITTEN = (
-    "the embedded checkpoint's random weights write noise: a text without sense is drawn in the prompt's place"
-)
+NOISE_WRITTEN = "random weights write noise: a text without sense is drawn in the prompt's place"
 
 
 @dataclass(frozen=True)
@@ -171,14 +170,17 @@ def _warmed_prompts(
 def request_warnings(
     options: GenerateOptions, family: Family, canvas: Canvas | None, checkpoint: Checkpoint | None
 ) -> tuple[str, ...]:
-    """What the request asked for and will not get, and a family that its folder's name contradicts."""
+    """What the request asked for and will not get, weights that mean nothing, and a family that its folder's name
+    contradicts.
+    """
     found = [edit_inputs.unadvised_size_warning(options, family)]
     if canvas is not None:
         found.append(edit_inputs.size_warning(options, family, canvas))
     if checkpoint is not None:
         found.append(unnamed_turbo_warning(options, checkpoint))
-    if options.model_path.startswith(PREFIX) and (options.use_pe or options.enable_prompt_rewrite):
-        found.append(NOISE_WRITTEN)
+    if checkpoint is not None and checkpoint.weights == RANDOM:
+        found.append(RANDOM_WARNING)
+        found.append(NOISE_WRITTEN if options.use_pe or options.enable_prompt_rewrite else None)
     return tuple(text for text in found if text is not None)
 
 

@@ -32,6 +32,7 @@ from fuseproof.cli.output_names import made_folder
 from fuseproof.cli.phase_times import PhaseTimes
 from fuseproof.cli.prompts import read_prompts
 from fuseproof.harness.machine.environment import describe
+from fuseproof.pipelines.checkpoint_marker import WeightsKind
 from fuseproof.pipelines.checkpoints import Checkpoint, check_checkpoint
 from fuseproof.pipelines.dummy_geometry import family_of_dummy
 from fuseproof.pipelines.embedded import ResolvedModel, resolve_model
@@ -67,6 +68,11 @@ class Job:
     warnings: tuple[str, ...] = ()
     user_sites: UserSites | None = None
     """The fast paths of one's own, from ``--fastpaths-from``."""
+
+    @property
+    def weights_kind(self) -> WeightsKind:
+        """What the weights are, as the checkpoint says; ``dummy`` where there is none."""
+        return "dummy" if self.checkpoint is None else self.checkpoint.weights
 
 
 def prepare(options: GenerateOptions) -> Job:

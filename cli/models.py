@@ -37,7 +37,7 @@ def list_models(as_json: bool) -> None:
     for family in families:
         click.echo(f"{family['name']}  {family['title']}, {family['task']}")
         click.echo(f"  models    {', '.join(family['model_ids'])}")
-        click.echo(f"  offline   {family['embedded']['model_path']} ({family['embedded']['state']})")
+        click.echo(f"  offline   {_embedded_words(family['embedded'])}")
         if family["dummy"]:
             click.echo(f"  dummy     {_dummy_flags(family['dummy'])}, {_gib(family['dummy'], 'bfloat16')}")
 
@@ -96,19 +96,31 @@ def _task(takes_image: bool, accepts_image: bool, makes_video: bool) -> str:
 
 
 def _embedded_state(name: str) -> dict[str, str | None]:
-    """Where ``embedded:<name>`` is now, without building it."""
-    from fuseproof.pipelines.embedded import PREFIX, find_embedded
+    """Where ``embedded:<name>`` is now, without building it, and what its weights are; packaged ones that are damaged
+    are a state too.
+    """
+    from fuseproof.errors import FuseproofError
+    from fuseproof.pipelines.embedded import PREFIX, embedded_weights, find_embedded
     from fuseproof.pipelines.model_cache import RECIPES
 
     if name not in RECIPES:
-        return {"model_path": None, "state": "none", "folder": None, "content_sha256": None}
-    found = find_embedded(name)
+        return {"model_path": None, "weights_kind": None, "state": "none", "folder": None, "content_sha256": None}
+    try:
+        weights_kind, found, absent = embedded_weights(name), find_embedded(name), "not built yet"
+    except FuseproofError as error:
+        weights_kind, found, absent = None, None, f"damaged: {error.message}"
     return {
         "model_path": f"{PREFIX}{name}",
-        "state": found.state if found else "not built yet",
+        "weights_kind": weights_kind,
+        "state": found.state if found else absent,
         "folder": str(found.folder) if found else None,
         "content_sha256": found.content_sha256 if found else None,
     }
+
+
+def _embedded_words(embedded: Mapping[str, str | None]) -> str:
+    kind = f", {embedded['weights_kind']} weights" if embedded["weights_kind"] else ""
+    return f"{embedded['model_path']} ({embedded['state']}){kind}"
 
 
 def _described(name: str) -> dict[str, Any]:
@@ -163,7 +175,7 @@ def _show_lines(description: Mapping[str, Any]) -> Iterator[str]:
     for note in family["notes"]:
         yield f"  note          {note}"
     if embedded and embedded["model_path"]:
-        yield f"  offline       {embedded['model_path']} ({embedded['state']})"
+        yield f"  offline       {_embedded_words(embedded)}"
         yield f"                {_defaults(family['embedded_defaults'])}"
         if embedded["folder"]:
             yield f"                {embedded['folder']}"
@@ -193,7 +205,8 @@ def _gib(dummy: Mapping[str, Any], dtype: str) -> str:
 def _checkpoint_lines(checkpoint: Mapping[str, Any]) -> Iterator[str]:
     yield f"checkpoint {checkpoint['folder']}"
     yield f"  geometry      {_pairs(checkpoint['geometry'])}"
-    yield f"  weights       {checkpoint['weight_bytes'] / 2**20:,.1f} MiB, checked: every file is whole"
+    kind = "" if checkpoint["weights_kind"] == "given" else f"{checkpoint['weights_kind']}, "
+    yield f"  weights       {kind}{checkpoint['weight_bytes'] / 2**20:,.1f} MiB, checked: every file is whole"
     for name, component in checkpoint["components"].items():
         weights = ""
         if "parameters" in component:

@@ -139,11 +139,10 @@ def _about(job: Job) -> dict[str, Any]:
     from fuseproof.harness.machine.environment import redact
 
     options = job.options
-    is_embedded = options.model_path.startswith("embedded:")
     return {
         "model": redact(options.model_path),
         "family": job.family.name,
-        "weights": "dummy" if options.load_format == "dummy" else "embedded" if is_embedded else "given",
+        "weights": job.weights_kind,
         "flags": recorded_flags(options),
     }
 

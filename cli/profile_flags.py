@@ -28,6 +28,7 @@ NOT_OF_THE_REQUEST = frozenset(
         "profile",
         "profile_all_stages",
         "save_output",
+        "show",
     }
 )
 

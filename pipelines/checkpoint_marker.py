@@ -1,8 +1,9 @@
 """``fuseproof.json``: what a model folder says of itself that the Diffusers layout has no place for. Torch-free.
 
-Two things: which ``family`` it belongs to where several share a pipeline class (LongCat-Image-Edit and its Turbo), and
-the area of the ``canvas_pixels`` that input images are fitted to where it is not the family's. The embedded checkpoints
-have one; anybody may put one into a folder. The libraries ignore it.
+Three things: which ``family`` it belongs to where several share a pipeline class (LongCat-Image-Edit and its Turbo),
+the area of the ``canvas_pixels`` that input images are fitted to where it is not the family's, and whether its
+``weights`` are ``random`` or ``trained``. The embedded checkpoints have one; anybody may put one into a folder. The
+libraries ignore it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Literal
 
 from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.pipelines.families import families_of_pipeline_class
@@ -18,9 +19,16 @@ from fuseproof.pipelines.family import Family
 
 MARKER = "fuseproof.json"
 SCHEMA = "fuseproof.checkpoint/1"
-KEYS = ("schema", "family", "canvas_pixels")
+KEYS = ("schema", "family", "canvas_pixels", "weights")
+RANDOM: Final = "random"
+TRAINED: Final = "trained"
+RANDOM_WARNING = "random weights: seeded, not a trained model; speed is real, pictures are not"
 SMALLEST_CANVAS_PIXELS = 64 * 64
 MARKER_STEP = f"Correct {MARKER}, or remove it."
+
+WeightsKind = Literal["dummy", "random", "trained", "given"]
+"""What a run's weights are: ``dummy``, made by ``--load-format dummy``; ``random`` or ``trained``, as a checkpoint's
+marker calls them; ``given``, those of a checkpoint that does not say, as no published one does."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +37,16 @@ class Marker:
 
     family: str | None = None
     canvas_pixels: int | None = None
+    weights: Literal["random", "trained"] | None = None
 
     def to_json(self) -> str:
         """The file's text."""
-        values = {"schema": SCHEMA, "family": self.family, "canvas_pixels": self.canvas_pixels}
+        values = {
+            "schema": SCHEMA,
+            "family": self.family,
+            "canvas_pixels": self.canvas_pixels,
+            "weights": self.weights,
+        }
         return json.dumps({key: value for key, value in values.items() if value is not None}, indent=2) + "\n"
 
 
@@ -61,7 +75,13 @@ def parse_marker(values: Mapping[str, Any], where: str) -> Marker:
             f"{SMALLEST_CANVAS_PIXELS} on was expected.",
             next_step=MARKER_STEP,
         )
-    return Marker(family, canvas_pixels)
+    weights = values.get("weights")
+    if weights not in (None, RANDOM, TRAINED):
+        raise FuseproofError(
+            f"{where} has weights {json.dumps(weights)[:40]}; {RANDOM} or {TRAINED} was expected.",
+            next_step=MARKER_STEP,
+        )
+    return Marker(family, canvas_pixels, weights)
 
 
 def family_of_checkpoint(

@@ -15,7 +15,14 @@ from typing import Any
 
 from fuseproof.errors import FuseproofError
 from fuseproof.pipelines import component_weights
-from fuseproof.pipelines.checkpoint_marker import MARKER, UNMARKED, Marker, family_of_checkpoint, parse_marker
+from fuseproof.pipelines.checkpoint_marker import (
+    MARKER,
+    UNMARKED,
+    Marker,
+    WeightsKind,
+    family_of_checkpoint,
+    parse_marker,
+)
 from fuseproof.pipelines.config_numbers import number_faults
 from fuseproof.pipelines.families import PROMPT_ENHANCER
 from fuseproof.pipelines.family import Component, Family
@@ -52,6 +59,11 @@ class Checkpoint:
     def canvas_pixels(self) -> int | None:
         """Area of the canvas that an input image is fitted to; None where the family takes none."""
         return self.marker.canvas_pixels or self.family.canvas_pixels if self.family.takes_image else None
+
+    @property
+    def weights(self) -> WeightsKind:
+        """Whether the weights are random or trained, as the folder says; ``given`` where it does not."""
+        return self.marker.weights or "given"
 
     @property
     def has_text_processor(self) -> bool:

@@ -184,6 +184,7 @@ def describe_checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
     return {
         "folder": str(checkpoint.folder),
         "family": checkpoint.family.name,
+        "weights_kind": checkpoint.weights,
         "weight_bytes": checkpoint.weight_bytes,
         "canvas_pixels": checkpoint.canvas_pixels,
         "geometry": _geometry(checkpoint),

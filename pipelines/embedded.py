@@ -1,8 +1,10 @@
 """From ``--model-path`` to a folder on disk: an embedded checkpoint, a local folder, or a hub repository. Torch-free,
 unless an embedded checkpoint has to be built.
 
-``embedded:<name>`` is found in this order: a folder packaged with fuseproof, then the user's cache, where it is built
-offline on first use (:mod:`fuseproof.pipelines.model_cache`).
+``embedded:<name>`` is what is packaged with fuseproof under that name
+(:mod:`fuseproof.pipelines.packaged_models`); where nothing is, random weights from the user's cache, where they are
+built offline on first use (:mod:`fuseproof.pipelines.model_cache`). Packaged weights that are damaged or gone are an
+error, never a reason to draw with random ones.
 """
 
 from __future__ import annotations
@@ -17,12 +19,14 @@ from typing import Literal
 from safetensors import SafetensorError
 
 from fuseproof.errors import FuseproofError, UsageError
+from fuseproof.pipelines.checkpoint_marker import RANDOM, TRAINED
 from fuseproof.pipelines.content_hash import folder_sha256
 from fuseproof.pipelines.families import family_of_model_id
 from fuseproof.pipelines.hub import download_snapshot, is_repository_id
 from fuseproof.pipelines.model_cache import (
     BUILDING,
     RECIPES,
+    Buildable,
     CachedModel,
     CacheState,
     Recipe,
@@ -31,9 +35,16 @@ from fuseproof.pipelines.model_cache import (
     find_cached,
     write_atomically,
 )
+from fuseproof.pipelines.packaged_models import (
+    PACKAGED_MODELS,
+    PackagedModel,
+    packaged_model,
+    packaged_names,
+    refuse_damaged,
+    verified,
+)
 
 PREFIX = "embedded:"
-PACKAGED_MODELS = Path(__file__).parent / "embedded_models"
 
 Source = Literal["embedded", "local", "hub"]
 
@@ -101,15 +112,34 @@ def _next_step(model_path: str) -> str:
     if family is None or family.name not in RECIPES:
         return f"Try {PREFIX}{_closest_recipe(model_path)}."
     return (
-        f"Try {PREFIX}{family.name} (tiny, random weights) or {family.model_ids[0]} (the published model), "
-        "or add --load-format dummy for its released geometry."
+        f"Try {PREFIX}{family.name} (tiny, {embedded_weights(family.name)} weights) or {family.model_ids[0]} "
+        "(the published model), or add --load-format dummy for its released geometry."
     )
 
 
+def embedded_weights(name: str) -> Literal["random", "trained"]:
+    """What the weights of the embedded checkpoint ``name`` are, whether it is built already or not."""
+    return RANDOM if packaged_model(name, PACKAGED_MODELS) is None else TRAINED
+
+
+def refuse_damaged_packages() -> None:
+    """A FuseproofError where any packaged weights are damaged, or cannot be told to be whole."""
+    for name in packaged_names(PACKAGED_MODELS):
+        packaged = packaged_model(name, PACKAGED_MODELS)
+        if packaged is not None:
+            refuse_damaged(packaged)
+
+
 def find_embedded(name: str) -> CachedModel | None:
-    """The embedded checkpoint ``name`` if it is packaged or already built. Torch-free, builds nothing."""
+    """The embedded checkpoint ``name`` if it is packaged or already built. Torch-free, builds nothing.
+
+    A FuseproofError where packaged weights are damaged.
+    """
     recipe = _recipe_named(name)
-    return _find_packaged(name) or find_cached(recipe, cache_directory(os.environ))
+    packaged = packaged_model(name, PACKAGED_MODELS)
+    if packaged is not None and not packaged.is_in_parts:
+        return _in_place(packaged)
+    return find_cached(packaged or recipe, cache_directory(os.environ))
 
 
 def write_embedded(name: str, destination: Path) -> str:
@@ -117,7 +147,7 @@ def write_embedded(name: str, destination: Path) -> str:
 
     ``destination`` must be absent or an empty folder (UsageError); missing parents are created.
     """
-    recipe = _recipe_named(name)
+    _recipe_named(name)
     destination = destination.expanduser().resolve()
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
         what = "is not empty" if destination.is_dir() else "is a file"
@@ -126,7 +156,7 @@ def write_embedded(name: str, destination: Path) -> str:
         )
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(destination, f".{name}.{BUILDING}-", lambda folder: _fill(recipe, folder))
+        write_atomically(destination, f".{name}.{BUILDING}-", lambda folder: _fill(name, folder))
         return folder_sha256(destination)
     except (OSError, SafetensorError) as error:
         cause = getattr(error, "strerror", None) or error
@@ -136,19 +166,24 @@ def write_embedded(name: str, destination: Path) -> str:
 
 
 def _resolve_embedded(name: str) -> CachedModel:
-    recipe = _recipe_named(name)
-    return _find_packaged(name) or ensure_cached(recipe, cache_directory(os.environ))
+    found = find_embedded(name)
+    return found or ensure_cached(_buildable(name), cache_directory(os.environ))
 
 
-def _find_packaged(name: str) -> CachedModel | None:
-    folder = PACKAGED_MODELS / name
-    return CachedModel(folder, folder_sha256(folder), "packaged") if folder.is_dir() else None
+def _buildable(name: str) -> Buildable:
+    """What has to be built for ``name``: packaged parts, which are whole, or random weights."""
+    packaged = packaged_model(name, PACKAGED_MODELS)
+    return _recipe_named(name) if packaged is None else verified(packaged)
 
 
-def _fill(recipe: Recipe, folder: Path) -> None:
-    found = find_embedded(recipe.name)
+def _in_place(packaged: PackagedModel) -> CachedModel:
+    return CachedModel(verified(packaged).folder, packaged.content_sha256, "packaged")
+
+
+def _fill(name: str, folder: Path) -> None:
+    found = find_embedded(name)
     if found is None:
-        recipe.build(folder)
+        _buildable(name).build(folder)
     else:
         shutil.copytree(found.folder, folder, dirs_exist_ok=True)
 

@@ -3,6 +3,8 @@
 An entry is a folder ``<name>-<key>/`` that holds ``model/`` and ``manifest.json``. The key covers the builder's source
 and the versions of the libraries that shape the files, so another version gets another entry. An entry appears by one
 rename, under a lock; its content hash is verified each time it is used, and a damaged entry is built again.
+
+Packaged checkpoints that share parts with others are put together here too: what names their entries is their content.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, Protocol
 
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_dir
@@ -38,13 +40,49 @@ BUILDING = "building"
 CacheState = Literal["packaged", "cached", "built"]
 
 
+class Buildable(Protocol):
+    """A checkpoint that the cache can hold.
+
+    ``expected_sha256`` is the content hash that it must have, None where only the build knows it.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def expected_sha256(self) -> str | None: ...
+
+    def key_facts(self) -> dict[str, object]:
+        """What names its entry: another value is another entry."""
+        ...
+
+    def build(self, folder: Path) -> None:
+        """Write it into ``folder``."""
+        ...
+
+
 @dataclass(frozen=True)
 class Recipe:
-    """How an embedded checkpoint is built: a module with ``build(folder)``, and every source file that shapes it."""
+    """How a random checkpoint is built: a module with ``build(folder)``, and every source file that shapes it."""
 
     name: str
     module: str
     sources: tuple[str, ...]
+
+    @property
+    def expected_sha256(self) -> None:
+        """Not known: other libraries write other bytes."""
+        return
+
+    def key_facts(self) -> dict[str, object]:
+        """The builder's source, and the versions of the libraries that shape the files."""
+        here = Path(__file__).parent
+        source = hashlib.sha256(b"\0".join((here / name).read_bytes() for name in self.sources))
+        return {
+            "name": self.name,
+            "builder": source.hexdigest()[:16],
+            "libraries": {library: _installed_version(library) for library in SHAPING_LIBRARIES},
+        }
 
     def build(self, folder: Path) -> None:
         """Write the checkpoint into ``folder``. Imports torch and diffusers."""
@@ -52,10 +90,10 @@ class Recipe:
         builder(folder)
 
 
-TINY_SOURCES = ("tiny/longcat_image.py", "tiny/weights.py")
+TINY_SOURCES = ("tiny/longcat_image.py", "tiny/weights.py", "checkpoint_marker.py")
 TINY_ERNIE_SOURCES = ("tiny/ernie_image.py", "tiny/weights.py", "checkpoint_marker.py")
 TINY_WAN_SOURCES = ("tiny/wan.py", "tiny/weights.py", "wan_latents.py", "checkpoint_marker.py")
-TINY_EDIT_SOURCES = (*TINY_SOURCES, "tiny/longcat_image_edit.py", "checkpoint_marker.py", "vision_processor.py")
+TINY_EDIT_SOURCES = (*TINY_SOURCES, "tiny/longcat_image_edit.py", "vision_processor.py")
 
 RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {
@@ -110,21 +148,21 @@ def cache_directory(environment: Mapping[str, str]) -> Path:
     return Path(chosen).expanduser().absolute() if chosen else Path(user_cache_dir("fuseproof"))
 
 
-def entry_name(recipe: Recipe) -> str:
-    """``<name>-<key>``, the key over builder source and library versions."""
-    facts = json.dumps(_key_facts(recipe), sort_keys=True)
+def entry_name(recipe: Buildable) -> str:
+    """``<name>-<key>``, the key over what shapes the checkpoint."""
+    facts = json.dumps(recipe.key_facts(), sort_keys=True)
     return f"{recipe.name}-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
 
 
-def find_cached(recipe: Recipe, directory: Path) -> CachedModel | None:
+def find_cached(recipe: Buildable, directory: Path) -> CachedModel | None:
     """The verified entry for ``recipe``, or None where there is none or it is damaged. Torch-free, changes nothing."""
     entry = directory / entry_name(recipe)
-    if not entry.is_dir() or damage(entry) is not None:
+    if not entry.is_dir() or damage(entry, recipe.expected_sha256) is not None:
         return None
     return CachedModel(entry / "model", _stored_hash(entry), "cached")
 
 
-def ensure_cached(recipe: Recipe, directory: Path) -> CachedModel:
+def ensure_cached(recipe: Buildable, directory: Path) -> CachedModel:
     """The verified entry for ``recipe``, built now if it is missing or damaged.
 
     A FuseproofError says why the cache folder cannot be used.
@@ -164,8 +202,8 @@ def write_atomically(destination: Path, prefix: str, fill: Callable[[Path], None
         raise
 
 
-def damage(entry: Path) -> str | None:
-    """Why an entry cannot be used, or None when its bytes are the ones that were built."""
+def damage(entry: Path, expected_sha256: str | None = None) -> str | None:
+    """Why an entry cannot be used, or None when its bytes are the ones that were built, and those that must be."""
     try:
         stored = _stored_hash(entry)
         found = folder_sha256(entry / "model")
@@ -173,16 +211,20 @@ def damage(entry: Path) -> str | None:
         return "its manifest is nested too deeply"
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"its manifest or files cannot be read ({error})"
-    return None if found == stored else f"its content hash is {found[:12]}, and {stored[:12]} was stored"
+    if found != stored:
+        return f"its content hash is {found[:12]}, and {stored[:12]} was stored"
+    if expected_sha256 is not None and found != expected_sha256:
+        return f"its content hash is {found[:12]}, and {expected_sha256[:12]} was packaged"
+    return None
 
 
-def _cached_or_built(recipe: Recipe, directory: Path) -> CachedModel:
+def _cached_or_built(recipe: Buildable, directory: Path) -> CachedModel:
     """Called under the lock: another process may have built the entry while this one waited."""
     entry = directory / entry_name(recipe)
     warnings: tuple[str, ...] = ()
     _refuse_other_than_folder(entry)
     if entry.is_dir():
-        problem = damage(entry)
+        problem = damage(entry, recipe.expected_sha256)
         if problem is None:
             return CachedModel(entry / "model", _stored_hash(entry), "cached")
         warnings = (f"The cached checkpoint {entry} is damaged: {problem}; it is built again.",)
@@ -209,24 +251,14 @@ def _refuse_other_than_folder(entry: Path) -> None:
     )
 
 
-def _fill_entry(recipe: Recipe, folder: Path) -> None:
+def _fill_entry(recipe: Buildable, folder: Path) -> None:
     recipe.build(folder / "model")
     manifest = {
         "schema": MANIFEST_SCHEMA,
-        **_key_facts(recipe),
+        **recipe.key_facts(),
         "content_sha256": folder_sha256(folder / "model"),
     }
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def _key_facts(recipe: Recipe) -> dict[str, object]:
-    here = Path(__file__).parent
-    source = hashlib.sha256(b"\0".join((here / name).read_bytes() for name in recipe.sources))
-    return {
-        "name": recipe.name,
-        "builder": source.hexdigest()[:16],
-        "libraries": {library: _installed_version(library) for library in SHAPING_LIBRARIES},
-    }
 
 
 def _installed_version(library: str) -> str | None:

@@ -5,10 +5,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import tarfile
 import zipfile
 from pathlib import Path
+
+from fuseproof.errors import FuseproofError
+from fuseproof.pipelines.packaged_models import packaged_model, packaged_names, verified
 
 ROOT = Path(__file__).resolve().parents[1]
 # Not parts of the package, though they may lie beside its files.
@@ -48,6 +52,28 @@ def troubles_of_source_archive(archive_path: Path, root: Path = ROOT) -> list[st
     return troubles + [f"{archive_path.name} has no {name}" for name in sorted(absent)] + links
 
 
+def troubles_of_weights(archive_path: Path, root: Path = ROOT) -> list[str]:
+    """One sentence for packaged weights that are not those of the index, in the folder or in the wheel."""
+    models = root / "pipelines" / "embedded_models"
+    try:
+        found = [verified(model) for name in packaged_names(models) if (model := packaged_model(name, models))]
+    except FuseproofError as error:
+        return [error.message]
+    troubles = []
+    with zipfile.ZipFile(archive_path) as archive:
+        packed = set(archive.namelist())
+        for model in found:
+            inside = f"fuseproof/pipelines/embedded_models/{model.name}"
+            wrong = [
+                name
+                for name, expected in model.files.items()
+                if f"{inside}/{name}" in packed
+                and hashlib.sha256(archive.read(f"{inside}/{name}")).hexdigest() != expected
+            ]
+            troubles += [f"{archive_path.name} has another {inside}/{name} than the index" for name in wrong]
+    return troubles
+
+
 def _troubles(where: str, found: set[str], expected: set[str]) -> list[str]:
     missing = [f"{where} lacks {name}" for name in sorted(expected - found)]
     return missing + [f"{where} should not hold {name}" for name in sorted(found - expected)]
@@ -60,6 +86,7 @@ def main(folder: Path) -> int:
         sys.stderr.write(f"{folder} holds no wheel or no source archive\n")
         return 1
     troubles = troubles_of_wheel(wheels[-1]) + troubles_of_source_archive(archives[-1])
+    troubles += troubles_of_weights(wheels[-1])
     sys.stderr.write("".join(f"{trouble}\n" for trouble in troubles))
     if not troubles:
         sys.stdout.write(f"{wheels[-1]}: {len(package_files())} files, all of the package and nothing else\n")

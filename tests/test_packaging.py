@@ -12,7 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.distribution import ROOT, package_files, troubles_of_source_archive, troubles_of_wheel
+from tests.distribution import (
+    ROOT,
+    package_files,
+    troubles_of_source_archive,
+    troubles_of_weights,
+    troubles_of_wheel,
+)
+from tests.pipelines.packaged_stand_in import BASE, WEIGHTS, write_packaged
 
 ROOMS = ("cli", "fastpaths", "harness", "pipelines", "schedules")
 
@@ -26,6 +33,9 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy2(ROOT / name, folder / name)
     for name in ("fuseproof", *ROOMS, "tests"):
         shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    models = folder / "pipelines" / "embedded_models"
+    shutil.rmtree(models, ignore_errors=True)  # a few bytes of every kind stand for the weights
+    write_packaged(models)
     return folder
 
 
@@ -38,14 +48,32 @@ def built(copy: Path) -> Path:
     return copy / "dist"
 
 
-def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(built: Path) -> None:
+def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(built: Path, copy: Path) -> None:
     (wheel,) = built.glob("*.whl")
-    assert [] == troubles_of_wheel(wheel)
+    assert [] == troubles_of_wheel(wheel, copy)
 
 
-def test_the_source_archive_holds_what_builds_the_wheel_and_no_links(built: Path) -> None:
+def test_the_source_archive_holds_what_builds_the_wheel_and_no_links(built: Path, copy: Path) -> None:
     (archive,) = built.glob("*.tar.gz")
-    assert [] == troubles_of_source_archive(archive)
+    assert [] == troubles_of_source_archive(archive, copy)
+
+
+def test_packaged_weights_are_in_the_wheel_as_the_index_has_them(built: Path, copy: Path, tmp_path: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    inside = f"fuseproof/pipelines/embedded_models/{BASE}"
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {name for name in archive.namelist() if name.startswith(inside + "/")}
+        assert {".safetensors", ".json", ".txt", ".md"} == {Path(name).suffix for name in packed}
+    assert [] == troubles_of_weights(wheel, copy)
+    with zipfile.ZipFile(tmp_path / "cut.whl", "w") as archive:
+        archive.writestr(f"{inside}/{WEIGHTS}", "cut")
+    assert [f"cut.whl has another {inside}/{WEIGHTS} than the index"] == troubles_of_weights(tmp_path / "cut.whl", copy)
+    (copy / "pipelines" / "embedded_models" / BASE / WEIGHTS).rename(tmp_path / "kept")
+    try:
+        (trouble,) = troubles_of_weights(wheel, copy)
+    finally:
+        (tmp_path / "kept").rename(copy / "pipelines" / "embedded_models" / BASE / WEIGHTS)
+    assert f"{BASE}/{WEIGHTS}, a part of embedded:{BASE}, is missing" in trouble
 
 
 def test_the_wheel_is_pure_and_has_one_console_script(built: Path) -> None:
@@ -57,7 +85,7 @@ def test_the_wheel_is_pure_and_has_one_console_script(built: Path) -> None:
     assert "[console_scripts]\nfuseproof = fuseproof.cli.main:main" == text.strip()
 
 
-def test_the_check_can_fail(built: Path, tmp_path: Path) -> None:
+def test_the_check_can_fail(built: Path, copy: Path, tmp_path: Path) -> None:
     (wheel,) = built.glob("*.whl")
     changed = tmp_path / wheel.name
     with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(changed, "w") as target:
@@ -69,7 +97,7 @@ def test_the_check_can_fail(built: Path, tmp_path: Path) -> None:
         f"{wheel.name} lacks fuseproof/py.typed",
         f"{wheel.name} should not hold cli/main.py",
         f"{wheel.name} has no LICENSE",
-    ] == troubles_of_wheel(changed)
+    ] == troubles_of_wheel(changed, copy)
 
 
 def test_a_link_in_a_source_archive_is_a_trouble(tmp_path: Path) -> None:

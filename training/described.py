@@ -8,6 +8,7 @@ from random import Random
 
 from training.captions import Caption, describe
 from training.scenes import Scene, draw_scene
+from training.subsets import SUBSETS
 
 CAPTIONS_EACH = 4
 CHUNK = 500
@@ -21,9 +22,11 @@ class Described:
     captions: tuple[Caption, ...]
 
 
-def draw_described(seed: int, count: int, workers: int, *, held_out: bool = False) -> list[Described]:
-    """``count`` scenes with captions, the same for any number of ``workers``."""
-    jobs = [(seed, start, min(start + CHUNK, count), held_out) for start in range(0, count, CHUNK)]
+def draw_described(
+    seed: int, count: int, workers: int, *, held_out: bool = False, subset: str = "all"
+) -> list[Described]:
+    """``count`` scenes of a subset with captions, the same for any number of ``workers``."""
+    jobs = [(seed, start, min(start + CHUNK, count), held_out, subset) for start in range(0, count, CHUNK)]
     if workers <= 1 or len(jobs) == 1:
         return [item for job in jobs for item in _draw_chunk(job)]
     # Spawned, not forked: the parent holds torch's threads. What a child imports is free of torch.
@@ -31,11 +34,11 @@ def draw_described(seed: int, count: int, workers: int, *, held_out: bool = Fals
         return [item for chunk in pool.imap(_draw_chunk, jobs) for item in chunk]
 
 
-def _draw_chunk(job: tuple[int, int, int, bool]) -> list[Described]:
-    seed, start, end, held_out = job
+def _draw_chunk(job: tuple[int, int, int, bool, str]) -> list[Described]:
+    seed, start, end, held_out, subset = job
     described = []
     for index in range(start, end):
-        scene = draw_scene(seed, index, held_out=held_out)
+        scene = draw_scene(seed, index, held_out=held_out, belongs=SUBSETS[subset])
         random = Random(f"{seed}/{index}/caption")
         described.append(Described(scene, tuple(describe(scene, random) for _ in range(CAPTIONS_EACH))))
     return described

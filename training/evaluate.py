@@ -25,9 +25,10 @@ from training.checker import check
 from training.data import Drawings
 from training.described import draw_described
 from training.intervals import share_with_interval
-from training.package import NEEDED_ACCURACY, NEEDED_PSNR_DB
+from training.package import NEEDED_ACCURACY, NEEDED_PSNR_DB, weights_sha256
 from training.scenes import draw_scene
-from training.vae_stage import reconstruction_psnr
+from training.subsets import SUBSETS
+from training.vae_stage import reconstructed
 
 EVALUATION_SEED = 4242
 EMBEDDED = "embedded:longcat-image"
@@ -45,11 +46,11 @@ class Judged:
     faults: list[str]
 
 
-def evaluation_captions(count: int) -> list[Caption]:
-    """The first ``count`` of the fixed held-out prompts; always the same."""
+def evaluation_captions(count: int, subset: str = "all", *, held_out: bool = True) -> list[Caption]:
+    """The first ``count`` of the fixed held-out prompts of a subset; always the same."""
     captions = []
     for index in range(count):
-        scene = draw_scene(EVALUATION_SEED, index, held_out=True)
+        scene = draw_scene(EVALUATION_SEED, index, held_out=held_out, belongs=SUBSETS[subset])
         captions.append(describe(scene, Random(f"{EVALUATION_SEED}/{index}/caption")))
     return captions
 
@@ -104,7 +105,7 @@ def psnr_of_vae(vae: Any, count: int, device: torch.device) -> list[float]:
     """PSNR in dB of the VAE on held-out renders."""
     scenes = [item.scene for item in draw_described(EVALUATION_SEED, count, 1, held_out=True)]
     side: int = vae.config.sample_size
-    return reconstruction_psnr(vae, Drawings.of(scenes, device), side, 16)
+    return reconstructed(vae, Drawings.of(scenes, device), side, 16)[1]
 
 
 def grid(pictures: Sequence[Picture]) -> Picture:
@@ -143,6 +144,8 @@ def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--checkpoint", default=EMBEDDED, help="a folder, or embedded:longcat-image")
     options.add_argument("--prompts", type=int, default=200)
+    options.add_argument("--subset", choices=tuple(SUBSETS), default="all", help="which scenes; simple: one of 32")
+    options.add_argument("--seen", action="store_true", help="prompts of combinations that training saw instead")
     options.add_argument("--renders", type=int, default=100, help="held-out renders for the VAE")
     options.add_argument("--steps", type=int, default=20)
     options.add_argument("--guidance", type=float, nargs="+", default=[4.5], help="the last one decides")
@@ -169,21 +172,23 @@ def main(arguments: list[str] | None = None) -> int:
     name = "cuda" if options.device == "auto" and torch.cuda.is_available() else options.device
     device = torch.device("cpu" if name == "auto" else name)
     batch = options.batch or (50 if device.type == "cuda" else 1)
-    pipe = load(checkpoint_folder(options.checkpoint), device)
+    folder = checkpoint_folder(options.checkpoint)
+    pipe = load(folder, device)
     psnr = psnr_of_vae(pipe.vae, options.renders, device)
     mean_psnr = sum(psnr) / len(psnr)
     sys.stdout.write(
         f"{options.checkpoint}, {options.steps} steps, seeds from {options.seed}, {device.type}, fp32\n"
         f"VAE on {len(psnr)} held-out renders: PSNR {mean_psnr:.2f} dB on average, {min(psnr):.2f} dB at worst\n"
     )
-    summary: dict[str, float] = {}
+    summary: dict[str, Any] = {}
     for guidance in options.guidance:
         started = time.monotonic()
-        captions = evaluation_captions(options.prompts)
+        captions = evaluation_captions(options.prompts, options.subset, held_out=not options.seen)
         judged = judge(pipe, captions, steps=options.steps, guidance=guidance, seed=options.seed, batch=batch)
         met = sum(not item.faults for item in judged)
         sampling = {"steps": options.steps, "guidance": guidance, "seed": options.seed}
         summary = {"met": met, "prompts": len(judged), "psnr_db": mean_psnr, **sampling}
+        summary |= {"subset": options.subset, "held_out": not options.seen, "weights_sha256": weights_sha256(folder)}
         sys.stdout.write(f"guidance {guidance}, {time.monotonic() - started:.0f} s: {report(judged)}\n")
         write(options.output, f"guidance-{guidance}", judged)
     (options.output / "summary.json").write_text(json.dumps(summary) + "\n", encoding="utf-8")

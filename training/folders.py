@@ -36,6 +36,11 @@ class Run:
         """The whole checkpoint in the layout of LongCat-Image."""
         return self.folder / "longcat-image"
 
+    @property
+    def models(self) -> Path:
+        """What the stages ``edit`` and ``turbo`` leave, in the layout of the package (:mod:`training.parts`)."""
+        return self.folder / "models"
+
 
 def as_stored(model: Any) -> Any:
     """The model with every weight rounded to bf16, as it is packaged, in eval mode; changed in place."""

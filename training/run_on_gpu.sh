@@ -1,11 +1,20 @@
 #!/usr/bin/env bash
 # Trains the embedded LongCat-Image on one H200, in commands of at most ten minutes:
-#   training/run_on_gpu.sh 1    VAE 280 s, text encoder 55 s, transformer 165 s
-#   training/run_on_gpu.sh 2    transformer 550 s
-#   training/run_on_gpu.sh 3    transformer 250 s, evaluation about 90 s
+#   training/run_on_gpu.sh 1    VAE 230 s, text encoder 55 s, transformer 190 s
+#   training/run_on_gpu.sh 2    transformer 545 s
+#   training/run_on_gpu.sh 3    transformer 330 s, evaluation about 110 s
+#   training/run_on_gpu.sh 4    edit 560 s: begins from $RUN/longcat-image, or goes on from $RUN/models
+#   training/run_on_gpu.sh 5    edit 140 s, turbo 280 s, evaluation of all three about 120 s
+#   training/run_on_gpu.sh smoke-edits    the stages of parts 4 and 5, tiny, on the CPU, after smoke (2 min)
 #   training/run_on_gpu.sh smoke    every stage, tiny, on the CPU (45 s of CPU time)
-# States stay in $RUN between commands. What is worth keeping goes to $OUT: at most 7 files, each under 15 MB.
-# TRAIN_FLAGS adds flags to every stage, for example --no-compile.
+# What a part needs beside (imports, the VAE's checks, packing) is about 70 s in part 1 and 25 s in part 2.
+# PARTS="190 545 330" are the transformer's seconds in its three parts, VAE_SECONDS and TEXT_SECONDS those of the
+# others: give every part the same ones, the schedule is planned over the sum.
+# States stay in $RUN between commands. What is worth keeping goes to $OUT, also where a stage fails: at most 7 files,
+# each under 15 MB. TRAIN_FLAGS adds flags to every stage, for example --no-compile; FLOW_FLAGS to the transformer's
+# alone, for example --rate 5e-4 or --batch 512.
+# EDIT_PARTS="560 140", TURBO_SECONDS and EDIT_SCENES do for parts 4 and 5 what PARTS and SCENES do for the others.
+# On a fresh machine, parts 4 and 5 need what came back unpacked into $RUN (longcat-image, or models), and nothing else.
 # On a fresh machine after part 1 or 2: unpack what came back into a folder, and set BEGIN_FROM to its longcat-image.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,7 +22,13 @@ PYTHON=${PYTHON:-python3}
 RUN=${RUN:-build/training}
 OUT=${OUT:-build/training-out}
 SCENES=${SCENES:-120000}
-TRANSFORMER_SECONDS=965
+VAE_SECONDS=${VAE_SECONDS:-230}
+TEXT_SECONDS=${TEXT_SECONDS:-55}
+read -r -a PARTS <<<"${PARTS:-190 545 330}"
+read -r -a EDIT_PARTS <<<"${EDIT_PARTS:-560 140}"
+EDIT_SCENES=${EDIT_SCENES:-60000}
+WHAT=longcat-image
+TRANSFORMER_SECONDS=$((PARTS[0] + PARTS[1] + PARTS[2]))
 export PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=true HF_HUB_OFFLINE=1
 mkdir -p "$OUT"
 
@@ -24,28 +39,67 @@ stage() {
 
 transformer() { # seconds of this run
 	stage --stage transformer --seconds "$1" --total-seconds "$TRANSFORMER_SECONDS" --scenes "$SCENES" \
-		${BEGIN_FROM:+--begin-from "$BEGIN_FROM"}
+		${BEGIN_FROM:+--begin-from "$BEGIN_FROM"} ${FLOW_FLAGS:-}
 }
 
-keep() {
-	tar -C "$RUN" -czf "$OUT/curves.tar.gz" curves
-	tar -C "$RUN" -czf - longcat-image | split -b 14m - "$OUT/longcat-image.tar.gz."
+edit() { # seconds of this run
+	stage --stage edit --seconds "$1" --total-seconds $((EDIT_PARTS[0] + EDIT_PARTS[1])) --scenes "$EDIT_SCENES"
+}
+
+evaluation_of_models() { # flags of both evaluations, then -- and those of drawing alone
+	local output=$RUN/evaluation-of-models edits=(--output "$RUN/evaluation-of-models")
+	while [ "${1:---}" != -- ]; do
+		edits+=("$1")
+		shift
+	done
+	echo "== evaluation of models [$SECONDS s]"
+	"$PYTHON" -m training.evaluate_edits --checkpoint "$RUN/models/longcat-image-edit" "${edits[@]}"
+	"$PYTHON" -m training.evaluate_edits --checkpoint "$RUN/models/longcat-image-edit-turbo" "${edits[@]}"
+	"$PYTHON" -m training.evaluate --checkpoint "$RUN/models/longcat-image" --output "$output" "${@:2}"
+	tar -C "$RUN" -czf "$OUT/evaluation-of-models.tar.gz" evaluation-of-models
+}
+
+evaluation() {
+	echo "== evaluation [$SECONDS s]"
+	"$PYTHON" -m training.evaluate --checkpoint "$RUN/longcat-image" --guidance 1 2.5 4.5 --output "$RUN/evaluation"
+	cp "$RUN"/evaluation/{guidance-4.5.json,guidance-4.5.png,summary.json} "$OUT/"
+}
+
+keep() { # whatever there is: it runs after a failure too
+	[ ! -d "$RUN/curves" ] || tar -C "$RUN" -czf "$OUT/curves.tar.gz" curves
+	[ ! -d "$RUN/$WHAT" ] || tar -C "$RUN" -czf - "$WHAT" | split -b 14m - "$OUT/$WHAT.tar.gz."
 	echo "== kept in $OUT [$SECONDS s]"
 	ls -l "$OUT"
 }
 
-{
+part() {
 	case ${1:-} in
 	1)
-		stage --stage vae --seconds 280 --scenes 60000
-		stage --stage text --seconds 55 --scenes 40000
-		transformer 165
+		[ -d "$RUN/parts/vae" ] || stage --stage vae --seconds "$VAE_SECONDS" --scenes 60000
+		stage --stage text --seconds "$TEXT_SECONDS" --scenes 40000
+		transformer "${PARTS[0]}"
 		;;
-	2) transformer 550 ;;
+	2) transformer "${PARTS[1]}" ;;
 	3)
-		transformer 250
-		"$PYTHON" -m training.evaluate --checkpoint "$RUN/longcat-image" --guidance 2.5 7 4.5 --output "$RUN/evaluation"
-		cp "$RUN"/evaluation/{guidance-4.5.json,guidance-4.5.png,summary.json} "$OUT/"
+		transformer "${PARTS[2]}"
+		evaluation
+		;;
+	4)
+		WHAT=models
+		edit "${EDIT_PARTS[0]}"
+		;;
+	5)
+		WHAT=models
+		edit "${EDIT_PARTS[1]}"
+		stage --stage turbo --seconds "${TURBO_SECONDS:-280}" --scenes "$EDIT_SCENES"
+		evaluation_of_models
+		;;
+	smoke-edits)
+		WHAT=models
+		small=(--geometry smoke --scenes 64 --workers 1 --device cpu --seconds 60)
+		stage --stage edit --steps 4 --batch 4 "${small[@]}"
+		stage --stage turbo --steps 16 --batch 2 "${small[@]}"
+		evaluation_of_models --device cpu --edits 2 -- --device cpu --prompts 2 --renders 4 --steps 4
 		;;
 	smoke)
 		small=(--geometry smoke --scenes 64 --workers 1 --device cpu --seconds 60)
@@ -56,9 +110,13 @@ keep() {
 			--output "$RUN/evaluation"
 		;;
 	*)
-		echo "usage: $0 1|2|3|smoke" >&2
+		echo "usage: $0 1|2|3|4|5|smoke|smoke-edits" >&2
 		exit 2
 		;;
 	esac
-	keep
+}
+
+{
+	trap keep EXIT
+	part "$@"
 } 2>&1 | tee "$OUT/log-${1:-}.txt"

@@ -7,6 +7,7 @@ held out by a hash of its name: training never sees it, the evaluation sees noth
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
@@ -95,12 +96,14 @@ def place_at(x: float, y: float) -> str:
     return PLACES[3 * row + column]
 
 
-def draw_scene(seed: int, index: int, *, held_out: bool) -> Scene:
-    """The scene with this number: of the held-out combinations, or of all others."""
+def draw_scene(
+    seed: int, index: int, *, held_out: bool, belongs: Callable[[Scene], bool] = lambda _scene: True
+) -> Scene:
+    """The scene with this number: of the held-out combinations, or of all others; ``belongs`` allows a part of them."""
     random = Random(f"{seed}/{index}")
     while True:
         scene = _any_scene(random)
-        if scene.is_held_out == held_out:
+        if belongs(scene) and scene.is_held_out == held_out:
             return scene
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -21,6 +22,12 @@ class CurvePoint:
     seconds: float
     rate: float
     losses: dict[str, float]
+
+
+class DivergedError(RuntimeError):
+    """A loss or a weight is no longer a number. What was saved last is good."""
+
+    next_step = "lower --rate (half of it, say) and run the same command again: it goes on from the last good state"
 
 
 class Average:
@@ -50,7 +57,8 @@ class StageState:
     curve: list[CurvePoint] = field(default_factory=list)
 
     def save(self, path: Path, pace: Pace) -> None:
-        """Write everything to ``path``, by a rename."""
+        """Write everything to ``path``, by a rename. DivergedError, and nothing written, where a weight is wrong."""
+        self.must_be_finite(pace.step)
         path.parent.mkdir(parents=True, exist_ok=True)
         content = {
             "modules": {name: module.state_dict() for name, module in self.modules.items()},
@@ -59,11 +67,28 @@ class StageState:
             "curve": [vars(point) for point in self.curve],
             "step": pace.step,
             "spent_s": pace.spent_s,
+            "optimizer_began_at": pace.optimizer_began_at,
             "is_finished": pace.is_finished,
         }
         temporary = path.with_suffix(".new")
         torch.save(content, temporary)
         temporary.replace(path)
+
+    def note(self, pace: Pace, rate: float, losses: dict[str, float]) -> None:
+        """Add a point to the curve; DivergedError where a loss is no number."""
+        wrong = [f"{name} is {value}" for name, value in losses.items() if not math.isfinite(value)]
+        if wrong:
+            raise DivergedError(f"at step {pace.step} {', '.join(wrong)}")
+        self.curve.append(CurvePoint(pace.step, round(pace.spent_s, 2), rate, losses))
+
+    def must_be_finite(self, step: int) -> None:
+        """DivergedError, with a name, where a trained weight is infinite or no number."""
+        for part, model in self.modules.items():
+            names, values = zip(*model.named_parameters(), strict=True)
+            sums = torch.stack([value.detach().float().sum() for value in values])
+            wrong = (~torch.isfinite(sums)).nonzero()[:, 0].tolist()
+            if wrong:
+                raise DivergedError(f"at step {step} {part}.{names[wrong[0]]} and {len(wrong) - 1} more are no numbers")
 
     def load(self, path: Path, pace: Pace, device: torch.device) -> None:
         """Read what :meth:`save` wrote, and put ``pace`` where the stage was left."""
@@ -75,6 +100,7 @@ class StageState:
         self.optimizer.load_state_dict(content["optimizer"])
         self.curve[:] = [CurvePoint(**point) for point in content["curve"]]
         pace.step, pace.spent_before_s = content["step"], content["spent_s"]
+        pace.optimizer_began_at = content["optimizer_began_at"]
         pace.started = time.monotonic()
 
 

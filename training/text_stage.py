@@ -19,7 +19,8 @@ from torch.nn import functional
 from training.captions import Claims
 from training.data import batches
 from training.described import Described
-from training.state import Average, CurvePoint, StageState, adamw, step_optimizer
+from training.progress import Progress
+from training.state import Average, StageState, adamw, step_optimizer
 from training.tokens import LONGEST_PROMPT, Template, embed_prompts, padded_ids, text_positions
 from training.vocabulary import COLOUR_NAMES, PATTERNS, PLACES, RELATIONS, SHAPES, SIZES
 
@@ -128,9 +129,9 @@ def text_loss(
 
 
 def train_text(state: StageState, prompts: Prompts, template: Template, pace: Any, settings: TextSettings) -> None:
-    """Train until ``pace`` says stop."""
+    """Train until ``pace`` says stop; DivergedError where the loss is no number."""
     text_encoder, heads = state.modules["text_encoder"], state.modules["heads"]
-    device = prompts.ids.device
+    device, progress = prompts.ids.device, Progress("text", settings.batch)
     for rows in batches(len(prompts.ids), settings.batch, settings.seed, pace.step, device):
         if pace.must_stop:
             return
@@ -142,5 +143,6 @@ def train_text(state: StageState, prompts: Prompts, template: Template, pace: An
         state.averages["text_encoder"].update(pace.step)
         if pace.step % settings.log_every == 0:
             losses = {"loss": loss.item(), "wrong": 1 - right.item()}
-            state.curve.append(CurvePoint(pace.step, round(pace.spent_s, 2), rate, losses))
+            state.note(pace, rate, losses)
+            progress.tell(pace, losses)
         pace.step += 1

@@ -150,17 +150,27 @@ def embed_prompts(text_encoder: Any, ids: torch.Tensor, positions: torch.Tensor,
     wide[:, : ids.shape[1]] = ids.long()
     is_prompt = wide >= 0
     tokens = torch.cat([prefix.expand(count, -1), torch.where(is_prompt, wide, template.padding)], dim=1)
-    mask = torch.cat([torch.ones(count, len(prefix), device=device, dtype=torch.int64), is_prompt.long()], dim=1)
+    is_seen = torch.cat([torch.ones(count, len(prefix), device=device, dtype=torch.bool), is_prompt], dim=1)
     places = torch.cat([torch.arange(len(prefix)), positions + len(prefix)]).to(device)
     language_model = text_encoder.model.language_model
     hidden = language_model(
         inputs_embeds=language_model.embed_tokens(tokens),
-        attention_mask=mask,
+        attention_mask=causal_mask(is_seen),
         position_ids=places.view(1, 1, -1).expand(3, count, -1),
         use_cache=False,
     ).last_hidden_state
     embeds: torch.Tensor = hidden[:, len(prefix) :]
     return embeds
+
+
+def causal_mask(is_seen: torch.Tensor) -> dict[str, torch.Tensor]:
+    """What transformers would make of the attention mask ``is_seen`` [B, L], bool: keys that are seen, and not later.
+
+    Handed over ready-made. Its own code first asks the device whether all is seen, and so waits for it in every step.
+    """
+    length = is_seen.shape[1]
+    is_earlier = torch.ones(length, length, device=is_seen.device, dtype=torch.bool).tril()
+    return {"full_attention": is_earlier & is_seen[:, None, None, :]}
 
 
 def text_ids(positions: torch.Tensor) -> torch.Tensor:

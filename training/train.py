@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-STAGES = ("vae", "text", "transformer")
+STAGES = ("vae", "text", "transformer", "edit", "turbo")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -25,6 +25,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--resume", action="store_true", help="go on where the stage was left, if it was begun")
     options.add_argument("--begin-from", type=Path, help="a checkpoint that came back, where the states are lost")
     options.add_argument("--scenes", type=int, default=120_000, help="pictures of this run's data")
+    options.add_argument("--subset", choices=("all", "simple"), default="all", help="which scenes; simple: one of 32")
     options.add_argument("--batch", type=int, help="samples a step, instead of the stage's own number")
     options.add_argument("--rate", type=float, help="highest learning rate, instead of the stage's own")
     options.add_argument("--data-seed", type=int, default=1, help="another number, other scenes (never held-out ones)")
@@ -35,11 +36,16 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one stage; 0 when it was saved."""
+    """Run one stage; 0 when it was saved, 1 where its loss became no number."""
     options = parser().parse_args(arguments)
     from training.stages import run_stage
+    from training.state import DivergedError
 
-    sys.stdout.write(run_stage(options) + "\n")
+    try:
+        sys.stdout.write(run_stage(options) + "\n")
+    except DivergedError as error:
+        sys.stderr.write(f"STOPPED: {error}; the last state that was saved is good\n{error.next_step}\n")
+        return 1
     return 0
 
 

@@ -11,16 +11,21 @@ import copy
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn import functional
 
 from training.data import Drawings, batches, step_generator
-from training.state import Average, CurvePoint, StageState, adamw, step_optimizer
+from training.progress import Progress
+from training.state import Average, StageState, adamw, step_optimizer
 
 WHOLE_PICTURES_FROM = 0.65
 KL_WEIGHT = 3e-4
 SMALLER_WEIGHT = 0.25
 EDGE_WEIGHT = 0.5
+DRAWN_AT_ONCE = 512
+LARGEST_KEPT_BYTES = {"cuda": 24 * 2**30, "cpu": 2**30}
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,28 @@ class VaeSettings:
     seed: int = 1
     log_every: int = 25
     save_every_s: float = 120.0
+
+
+class Renders:
+    """Pictures of ``drawings``: drawn once, in 8 bits, where they fit; anew each time where they do not.
+
+    Drawing a batch is thousands of small kernels with waits between them, about a third of a step on a card.
+    """
+
+    def __init__(self, drawings: Drawings, side: int) -> None:
+        self._drawings, self._side = drawings, side
+        self._kept: torch.Tensor | None = None
+        device = drawings.things.device
+        if 3 * side * side * len(drawings) <= LARGEST_KEPT_BYTES.get(device.type, 0):
+            self._kept = torch.empty(len(drawings), 3, side, side, dtype=torch.uint8, device=device)
+            for chosen in torch.arange(len(drawings), device=device).split(DRAWN_AT_ONCE):
+                self._kept[chosen] = ((drawings.render(chosen, side) + 1) * 127.5).round().to(torch.uint8)
+
+    def __call__(self, chosen: torch.Tensor) -> torch.Tensor:
+        """The pictures with these numbers, [B, 3, S, S] in -1..1."""
+        if self._kept is None:
+            return self._drawings.render(chosen, self._side)
+        return self._kept[chosen].float() / 127.5 - 1
 
 
 def new_state(vae: Any, settings: VaeSettings, device: torch.device) -> StageState:
@@ -70,17 +97,18 @@ def total(terms: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 def train_vae(state: StageState, drawings: Drawings, side: int, pace: Any, settings: VaeSettings, save: Any) -> None:
-    """Train until ``pace`` says stop; ``save()`` is called now and then."""
+    """Train until ``pace`` says stop; ``save()`` is called now and then. DivergedError where a loss is no number."""
     vae, device = state.modules["vae"], drawings.things.device
-    last_saved = pace.run_spent_s
+    renders = Renders(drawings, side)
+    last_saved, progress = pace.run_spent_s, Progress("vae", settings.batch)
     whole = batches(len(drawings), settings.batch, settings.seed, pace.step, device)
     many = batches(len(drawings), 4 * settings.batch, settings.seed, pace.step, device)
     while not pace.must_stop:
         generator = step_generator(settings.seed, pace.step, device)
         if pace.share < WHOLE_PICTURES_FROM:
-            pictures = _cropped(drawings.render(next(many), side), pace.step, settings.seed)
+            pictures = _cropped(renders(next(many)), pace.step, settings.seed)
         else:
-            pictures = drawings.render(next(whole), side)
+            pictures = renders(next(whole))
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             terms = vae_losses(vae, pictures, generator)
         rate = pace.rate(settings.rate)
@@ -89,7 +117,8 @@ def train_vae(state: StageState, drawings: Drawings, side: int, pace: Any, setti
         state.averages["vae"].update(pace.step)
         if pace.step % settings.log_every == 0:
             losses = {name: value.item() for name, value in terms.items()}
-            state.curve.append(CurvePoint(pace.step, round(pace.spent_s, 2), rate, losses))
+            state.note(pace, rate, losses)
+            progress.tell(pace, losses)
         pace.step += 1
         if pace.run_spent_s - last_saved > settings.save_every_s:
             last_saved = pace.run_spent_s
@@ -119,14 +148,15 @@ def measure_latents(vae: Any, drawings: Drawings, side: int, batch: int) -> tupl
 
 
 @torch.no_grad()
-def reconstruction_psnr(vae: Any, drawings: Drawings, side: int, batch: int) -> list[float]:
-    """PSNR in dB of every picture, decoded from the middle of its posterior and rounded to 8 bits."""
+def reconstructed(vae: Any, drawings: Drawings, side: int, batch: int) -> tuple[list[NDArray[np.uint8]], list[float]]:
+    """Every picture [S, S, 3] decoded from the middle of its posterior, in 8 bits, and its PSNR in dB."""
+    kept: list[NDArray[np.uint8]] = []
     psnr: list[float] = []
-    for start in range(0, len(drawings), batch):
-        chosen = torch.arange(start, min(start + batch, len(drawings)), device=drawings.things.device)
+    for chosen in torch.arange(len(drawings), device=drawings.things.device).split(batch):
         pictures = drawings.render(chosen, side)
         drawn = vae.decode(vae.encode(pictures).latent_dist.mode(), return_dict=False)[0]
         first, second = (((image.clamp(-1, 1) + 1) * 127.5).round() for image in (pictures, drawn))
         error = (first - second).square().mean(dim=(1, 2, 3)).clamp(min=1e-6)
         psnr += (10 * torch.log10(255**2 / error)).tolist()
-    return psnr
+        kept += list(second.to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy())
+    return kept, psnr

@@ -15,7 +15,7 @@ ARM_WARNING = "ARM_WARNING"
 COMPILED = "compiled inside a timed request"
 MOST_WARNINGS = 12
 LONGEST_TEXT = 220
-SAID_ELSEWHERE = ("dummy weights", "every call of a fast path ran fused and eager")
+SAID_ELSEWHERE = ("dummy weights", "random weights: seeded", "every call of a fast path ran fused and eager")
 """The report says these itself, in words of its own."""
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 

@@ -22,7 +22,9 @@ TIME_SAVED = 3
 """An ablation tells effects as time saved, with the interval that the verdict rests on; other reports are as before."""
 CURVED_DRIFT_TOLD = 4
 """An ablation says what curved drift may do to its effects, and calls no sum another than the whole where it may be."""
-EDITION = CURVED_DRIFT_TOLD
+WEIGHTS_RECORDED = 5
+"""What an embedded model's weights are is told from the dumps, and not from a plan's flags where there are no dumps."""
+EDITION = WEIGHTS_RECORDED
 
 _EARLIER_CODES = {"MEANS_DISAGREE": "MEAN_MEDIAN_DISAGREE"}
 _SCHEMA = "fuseproof.report/"
@@ -32,6 +34,7 @@ _SCHEMAS = {
     WARM_UP_AND_FIGURES: f"{_SCHEMA}2",
     TIME_SAVED: f"{_SCHEMA}2",
     CURVED_DRIFT_TOLD: f"{_SCHEMA}2",
+    WEIGHTS_RECORDED: f"{_SCHEMA}2",
 }
 
 

@@ -16,6 +16,8 @@ from fuseproof.harness.statistics.reasons import Reason
 from fuseproof.schedules.order import ArmLetter
 
 SITE_REJECTED = "SITE_REJECTED"
+SITE_FORM_REJECTED = "SITE_FORM_REJECTED"
+"""One form of a site was rejected and another took over, so that every call ran fused: nothing was lost."""
 SITE_LOST = "SITE_LOST"
 SITE_NEVER_FUSED = "SITE_NEVER_FUSED"
 MOST_NAMED = 8
@@ -65,11 +67,19 @@ def _rejections(arm: ArmLetter, sites: Sites) -> Iterable[Reason]:
             continue
         runs = f"{site.rejected_runs} of {count(sum(site.state_runs), 'run')}"
         calls = f"{site.calls_fused:,} fused and {site.calls_eager:,} eager calls"
-        what = "partly the eager chain" if site.calls_fused else "the eager chain, not the kernel"
-        detail = (
-            f"{ARM_WORDS[arm]}: the gate rejected {name} in {runs} ({_why(site)}); {calls}: what was timed is {what}"
-        )
-        yield Reason(SITE_REJECTED, detail, "`fuseproof fastpaths verify` shows where its bits differ from eager.")
+        code, rejected, what = _what_ran(name, site)
+        detail = f"{ARM_WORDS[arm]}: the gate rejected {rejected} in {runs} ({_why(site)}); {calls}: {what}"
+        yield Reason(code, detail, "`fuseproof fastpaths verify` shows where its bits differ from eager.")
+
+
+def _what_ran(name: str, site: SiteCounts) -> tuple[str, str, str]:
+    """The code of a rejection, what was rejected, and what the calls say was timed."""
+    if site.calls_eager:
+        partly = "partly the eager chain" if site.calls_fused else "the eager chain, not the kernel"
+        return SITE_REJECTED, name, f"what was timed is {partly}"
+    if site.calls_fused:
+        return SITE_FORM_REJECTED, f"a form of {name}", "another form of it took over"
+    return SITE_REJECTED, name, "no call of it was counted in what was timed"
 
 
 def _lost_sites(baseline: Sites, candidate: Sites) -> Iterable[Reason]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fuseproof.harness.analysis.fastpath_losses import SiteCounts, losses
+from fuseproof.harness.analysis.fastpath_losses import SITE_FORM_REJECTED, SiteCounts, losses
 from fuseproof.harness.analysis.runs import ARM_WORDS, ARMS, BASELINE, CellRuns, Run
 from fuseproof.harness.statistics.reasons import Reason
 from fuseproof.schedules.order import ArmLetter
@@ -45,7 +45,7 @@ class FastpathProof:
     @property
     def is_as_asked(self) -> bool:
         """Whether no site was rejected, lost or idle: only then do fused calls speak for the candidate."""
-        return not self.warnings
+        return all(warning.code == SITE_FORM_REJECTED for warning in self.warnings)
 
     def to_json(self) -> dict[str, Any]:
         """Strict JSON values."""

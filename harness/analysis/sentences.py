@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fuseproof.harness.analysis.arm_warnings import FIRST_SIGHT
-from fuseproof.harness.analysis.caveats import dummy_weights_text
+from fuseproof.harness.analysis.caveats import weights_text
 from fuseproof.harness.analysis.clip_sentences import clip_text
 from fuseproof.harness.analysis.contention import CONTENTION_UNMEASURED
 from fuseproof.harness.analysis.editions import WARM_UP_AND_FIGURES
@@ -18,7 +18,7 @@ from fuseproof.harness.analysis.effects import (
     means_text,
     saved_text,
 )
-from fuseproof.harness.analysis.fastpath_losses import SITE_LOST, SITE_NEVER_FUSED, SITE_REJECTED
+from fuseproof.harness.analysis.fastpath_losses import SITE_FORM_REJECTED, SITE_LOST, SITE_NEVER_FUSED, SITE_REJECTED
 from fuseproof.harness.analysis.imported import imported_notes
 from fuseproof.harness.analysis.memory import MemoryCheck
 from fuseproof.harness.analysis.metrics import MetricResult
@@ -243,6 +243,7 @@ SUMMARY_CODES = (
     "FASTPATH_NOT_TAKEN",
     "BASELINE_NOT_FUSED",
     SITE_REJECTED,
+    SITE_FORM_REJECTED,
     SITE_LOST,
     SITE_NEVER_FUSED,
     FIRST_SIGHT,
@@ -299,8 +300,8 @@ def standing_notes(analysis: CampaignAnalysis) -> list[str]:
     if analysis.is_self_comparison:
         notes.append("both arms are the same command (A/A): any difference is noise, and this is the noise")
         notes += noise_texts(analysis)
-    dummy_weights = dummy_weights_text(analysis)
-    notes += [dummy_weights] if dummy_weights else []
+    weights = weights_text(analysis)
+    notes += [weights] if weights else []
     return notes
 
 

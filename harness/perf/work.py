@@ -47,6 +47,7 @@ WORK_FLAGS = (
     "resolved_revision",
     "load_format",
     "weights",
+    "weights_kind",
     "weights_sha256",
     "scheduler",
     "shift",

@@ -44,6 +44,8 @@ from fuseproof.harness.profiles.values import (
 
 PROFILE_FILE = "profile.json"
 NEXT_STEP = "Pass profile.json, or its folder, as `fuseproof profile --output-path FOLDER` writes it."
+EARLIER_WEIGHTS = {"embedded": "random"}
+"""What older profiles call the weights of an embedded model, and what those were."""
 AGAIN = "Profile the request again with this version: `fuseproof profile`."
 PARTS = (
     "request",
@@ -121,11 +123,12 @@ def _refuse_other_files(fields: Fields) -> None:
 
 
 def _request(fields: Fields) -> Request:
+    weights = one_of(fields, "weights", ("dummy", "random", "trained", "given", *EARLIER_WEIGHTS))
     return Request(
         model=fields.text("model"),
         family=fields.text("family"),
         backend=one_of(fields, "backend", ("native", "diffusers", "reference")),
-        weights=one_of(fields, "weights", ("dummy", "embedded", "given")),
+        weights=EARLIER_WEIGHTS.get(weights, weights),
         width=whole(fields, "width", 1),
         height=whole(fields, "height", 1),
         frames=optional_whole(fields, "frames"),

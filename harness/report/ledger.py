@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fuseproof.harness.analysis.audit import audit
 from fuseproof.harness.analysis.campaign import CampaignAnalysis, failure_reason
-from fuseproof.harness.analysis.caveats import claimed_times_text, dummy_weights_text
+from fuseproof.harness.analysis.caveats import claimed_times_text, weights_text
 from fuseproof.harness.analysis.contention import unmeasured_text
 from fuseproof.harness.analysis.contradictions import DOUBTED_CODES
 from fuseproof.harness.analysis.imported import imported_caveats
@@ -134,7 +134,7 @@ def limitations_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
     if any(len(cell.runs.blocks) > 1 and cell.metrics for cell in analysis.cells):
         items.append(ASSUMPTION)
     unmeasured = None if analysis.campaign.origin is None else unmeasured_text(analysis.all_runs)
-    caveats = (unmeasured, claimed_times_text(analysis.plan), dummy_weights_text(analysis))
+    caveats = (unmeasured, claimed_times_text(analysis.plan), weights_text(analysis))
     items += [f"{text[0].upper()}{text[1:]}." for text in (*imported_caveats(analysis), *caveats) if text]
     items.append("One machine, these workloads: nothing is claimed about others.")
     folded = () if is_short else (Details("All warnings", bullets(warnings[:MOST_FOLDED_WARNINGS])),)

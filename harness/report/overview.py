@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fuseproof.harness.analysis.campaign import CampaignAnalysis, CellAnalysis
-from fuseproof.harness.analysis.caveats import dummy_weights_text
+from fuseproof.harness.analysis.caveats import weights_text
 from fuseproof.harness.analysis.claims import unclaimed_texts
 from fuseproof.harness.analysis.editions import COUNTED_LEAD
 from fuseproof.harness.analysis.runs import ARMS, Run
@@ -178,8 +178,8 @@ def setup_section(analysis: CampaignAnalysis, layout: Layout) -> Section:
     items = [treatment, *items] if treatment else items
     plan_source = analysis.campaign.plan_source
     items += [plan_source.sentence] if plan_source is not None else []
-    dummy_weights = dummy_weights_text(analysis)
-    items += [f"{dummy_weights[0].upper()}{dummy_weights[1:]}."] if dummy_weights else []
+    weights = weights_text(analysis)
+    items += [f"{weights[0].upper()}{weights[1:]}."] if weights else []
     environment = analysis.campaign.environment
     items += [_machine(environment) if origin is None else imported_machine(environment), _protocol(analysis)]
     head = ("", "Baseline (A)", *(f"Candidate ({letter})" for letter in letters[1:]))

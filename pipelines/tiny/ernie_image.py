@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from fuseproof.pipelines.checkpoint_marker import MARKER, Marker
+from fuseproof.pipelines.checkpoint_marker import MARKER, RANDOM, Marker
 from fuseproof.pipelines.libraries import silence_libraries
 from fuseproof.pipelines.tiny.weights import add_transposed, fill_batch_norms, fill_model
 
@@ -74,7 +74,7 @@ def build_family(folder: Path, family: str) -> None:
             pe_tokenizer=enhancer_tokenizer,
         )
     pipeline.save_pretrained(folder)
-    (folder / MARKER).write_text(Marker(family).to_json(), encoding="utf-8")
+    (folder / MARKER).write_text(Marker(family, weights=RANDOM).to_json(), encoding="utf-8")
 
 
 def shifted_scheduler() -> Any:

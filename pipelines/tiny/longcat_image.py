@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from fuseproof.pipelines.checkpoint_marker import MARKER, RANDOM, Marker
 from fuseproof.pipelines.libraries import silence_libraries
 from fuseproof.pipelines.tiny.weights import add_transposed, fill_model
 
@@ -73,6 +74,7 @@ def build(folder: Path) -> None:
             transformer=small_transformer(),
         )
     pipeline.save_pretrained(folder)
+    (folder / MARKER).write_text(Marker(weights=RANDOM).to_json(), encoding="utf-8")
 
 
 def dynamic_scheduler() -> Any:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from fuseproof.pipelines.checkpoint_marker import MARKER, Marker
+from fuseproof.pipelines.checkpoint_marker import MARKER, RANDOM, Marker
 from fuseproof.pipelines.libraries import silence_libraries
 from fuseproof.pipelines.tiny.longcat_image import (
     byte_level_tokenizer,
@@ -58,7 +58,7 @@ def build_family(folder: Path, family: str) -> None:
     pipeline.save_pretrained(folder)
     processor.image_processor.save_pretrained(folder / "text_processor")
     _name_processor(folder / "model_index.json")
-    (folder / MARKER).write_text(Marker(family, CANVAS_PIXELS).to_json(), encoding="utf-8")
+    (folder / MARKER).write_text(Marker(family, CANVAS_PIXELS, RANDOM).to_json(), encoding="utf-8")
 
 
 def _name_processor(index_path: Path) -> None:

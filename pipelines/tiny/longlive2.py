@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from fuseproof.pipelines.checkpoint_marker import MARKER, Marker
+from fuseproof.pipelines.checkpoint_marker import MARKER, RANDOM, Marker
 from fuseproof.pipelines.libraries import silence_libraries
 from fuseproof.pipelines.tiny.wan import (
     flow_scheduler,
@@ -45,7 +45,7 @@ def build(folder: Path) -> None:
         )
     pipeline.save_pretrained(folder)
     _name_as_published(folder / INDEX)
-    (folder / MARKER).write_text(Marker("longlive2").to_json(), encoding="utf-8")
+    (folder / MARKER).write_text(Marker("longlive2", weights=RANDOM).to_json(), encoding="utf-8")
 
 
 def _name_as_published(index: Path) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from fuseproof.pipelines.checkpoint_marker import MARKER, Marker
+from fuseproof.pipelines.checkpoint_marker import MARKER, RANDOM, Marker
 from fuseproof.pipelines.libraries import silence_libraries
 from fuseproof.pipelines.tiny.weights import Gain, add_transposed, fill_model
 from fuseproof.pipelines.wan_latents import WAN22_VAE
@@ -66,7 +66,7 @@ def build_family(folder: Path, family: str) -> None:
             expand_timesteps=is_22,
         )
     pipeline.save_pretrained(folder)
-    (folder / MARKER).write_text(Marker(family).to_json(), encoding="utf-8")
+    (folder / MARKER).write_text(Marker(family, weights=RANDOM).to_json(), encoding="utf-8")
 
 
 def flow_scheduler(shift: float) -> Any:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from fuseproof.cli import terminal_picture
 from fuseproof.cli.main import main
 from fuseproof.harness.campaign.folder import Campaign
 from fuseproof.harness.campaign.locking import campaign_locks
@@ -109,8 +110,12 @@ def test_noise_is_inconclusive(abba: Abba, tmp_path: Path) -> None:
     assert (0, True) == (result.code, result.out.startswith("INCONCLUSIVE")), result
 
 
-def test_the_end_names_report_and_picture(abba: Abba) -> None:
-    result = abba(*arms(), "--output=c", "--blocks=1")
+@pytest.mark.parametrize("flags", [[], ["--show"]], ids=["plain", "shown"])
+def test_the_end_names_report_and_picture(abba: Abba, flags: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[Path] = []
+    monkeypatch.setattr(terminal_picture, "show_picture", lambda path, environment: shown.append(path))
+    result = abba(*arms(), "--output=c", "--blocks=1", *flags)
+    assert ["image.png"] * len(flags) == [path.name for path in shown]
     lines = result.out.splitlines()
     assert ["report: c/report.md", "picture: c/slots/command/01-2-B/outputs/image.png"] == lines[-2:]
     assert "\x1b" not in result.out + result.err

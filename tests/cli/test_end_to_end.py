@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from fuseproof.pipelines.checkpoint_marker import RANDOM, RANDOM_WARNING
+from fuseproof.pipelines.embedded import embedded_weights
 from fuseproof.pipelines.model_cache import CACHE_VARIABLE
 
 pytestmark = [pytest.mark.slow_process, pytest.mark.timeout(600)]
@@ -34,19 +36,21 @@ def fuseproof(environment: dict[str, str], folder: Path, *arguments: str) -> sub
 
 
 def test_fresh_processes_and_both_backends_give_the_same_bits(environment, tmp_path):
-    dumps = []
+    dumps, weights = [], embedded_weights("longcat-image")
     for backend in ("native", "diffusers"):
         done = fuseproof(
             environment, tmp_path, "generate", f"--prompt={TWO_CONTRACTIONS}", *SMALL, "--warmup",
             f"--backend={backend}", f"--perf-dump-path={backend}.json", f"--output-file-name={backend}.png",
         )  # fmt: skip
-        assert (0, "") == (done.returncode, done.stderr)
+        told = f"fuseproof: warning: {RANDOM_WARNING}\n" if weights == RANDOM else ""
+        assert (0, told) == (done.returncode, done.stderr)
         assert f"Output saved to outputs/{backend}.png" in done.stdout
         assert (tmp_path / "outputs" / f"{backend}.png").is_file()
         dumps.append(json.loads((tmp_path / f"{backend}.json").read_text()))
     for level in ("raw_sha256", "latents_sha256", "pixels_sha256", "file_sha256"):
         assert 1 == len({dump["outputs"][0][level] for dump in dumps}), level
     assert ["0"] * 2 == [dump["environment"]["python_hash_seed"] for dump in dumps]
+    assert [weights] * 2 == [dump["config"]["weights_kind"] for dump in dumps]
     states = [{name: site["state"] for name, site in dump["fastpaths"]["sites"].items()} for dump in dumps]
     assert HELD_OR_REWRITTEN == {name for name, state in states[0].items() if state == "fused"}
     assert {"declined"} == {state for name, state in states[0].items() if name not in HELD_OR_REWRITTEN}

@@ -11,13 +11,16 @@ import pytest
 
 from fuseproof.cli.main import main
 from fuseproof.pipelines import embedded, model_cache
+from fuseproof.pipelines.checkpoint_marker import MARKER, Marker
 from tests.pipelines.fake_checkpoints import write_fake_checkpoint
 from tests.pipelines.fake_recipe import RECIPE
+from tests.pipelines.packaged_stand_in import BASE, WEIGHTS, write_none, write_packaged
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache folder, and a builder that needs no torch."""
+    """An empty cache folder, nothing packaged, and a builder that needs no torch."""
+    monkeypatch.setattr(embedded, "PACKAGED_MODELS", write_none(tmp_path / "nothing" / "embedded_models"))
     monkeypatch.setenv(model_cache.CACHE_VARIABLE, str(tmp_path / "cache"))
     recipes = MappingProxyType({"longcat-image": RECIPE})
     monkeypatch.setattr(embedded, "RECIPES", recipes)
@@ -37,7 +40,7 @@ def test_list_names_families_models_and_the_offline_checkpoint(capsys: pytest.Ca
     captured = capsys.readouterr()
     assert "longcat-image  LongCat-Image, text to image" in captured.out
     assert "meituan-longcat/LongCat-Image" in captured.out
-    assert "embedded:longcat-image (not built yet)" in captured.out
+    assert "embedded:longcat-image (not built yet), random weights" in captured.out
     assert "--load-format dummy --model-path longcat-image, 27.3 GiB in bfloat16" in captured.out
     assert captured.err == ""
 
@@ -194,3 +197,41 @@ def test_listing_and_showing_load_no_torch(arguments: list[str]) -> None:
         [sys.executable, "-c", code, "models", *arguments], capture_output=True, text=True, check=True
     )
     assert process.stderr.strip() == "[]"
+
+
+# Packaged weights
+
+
+@pytest.fixture
+def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A packaged longcat-image of a few bytes."""
+    models = write_packaged(tmp_path / "embedded_models")
+    monkeypatch.setattr(embedded, "PACKAGED_MODELS", models)
+    return models
+
+
+def test_packaged_weights_are_called_trained(packaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert 0 == main(["models", "list"])
+    assert "embedded:longcat-image (packaged), trained weights" in capsys.readouterr().out
+    shown = run_json(capsys, "show", "longcat-image")["embedded"]
+    assert ("packaged", "trained") == (shown["state"], shown["weights_kind"])
+
+
+@pytest.mark.parametrize("command", ["models", "doctor"])
+def test_damaged_packages_are_told_and_nothing_is_called_trained(
+    command: str, packaged: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (packaged / BASE / WEIGHTS).unlink()
+    assert 0 == main(["models", "list"] if command == "models" else ["doctor"])
+    out = capsys.readouterr().out
+    assert f"{WEIGHTS}, a part of embedded:longcat-image, is missing" in out
+    assert "trained" not in out
+    assert command == "models" or "next: Install fuseproof again" in out
+
+
+def test_a_checkpoint_says_what_its_weights_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_fake_checkpoint(tmp_path / "model")
+    assert "given" == run_json(capsys, "show", str(folder))["checkpoint"]["weights_kind"]
+    (folder / MARKER).write_text(Marker(weights="trained").to_json())
+    assert 0 == main(["models", "show", str(folder)])
+    assert "  weights       trained, " in capsys.readouterr().out

@@ -15,6 +15,7 @@ from fuseproof.cli.main import main
 from fuseproof.cli.profile_progress import ProfileProgress
 from fuseproof.harness.profiles.reading import read_profile
 from fuseproof.harness.profiles.writing import write_profile
+from fuseproof.pipelines.embedded import embedded_weights
 from tests.harness.campaign_builder import CampaignBuilder
 from tests.harness.profiles import samples
 
@@ -51,7 +52,7 @@ def test_a_request_on_the_embedded_model_is_profiled(run: Program, tmp_path: Pat
     assert 0 == result.code, result.err
     assert FILES == sorted(path.name for path in (tmp_path / "new").iterdir())
     profile = read_profile(tmp_path / "new")
-    assert (2, 3, "off", "embedded", "float32") == (
+    assert (2, 3, "off", embedded_weights("longcat-image"), "float32") == (
         profile.main_stage.steps,
         profile.main_stage.steps_of_request,
         profile.request.fastpaths,

@@ -27,6 +27,7 @@ OFFLOAD_FLAGS = (
 )
 STATED = {
     **{f"{kind}_sha256": ["a" * 64] for kind in ("video", "audio", "mask")},
+    "weights_kind": "random",
     "weights_sha256": "a" * 64,
     "conditioning_cache_hits": 0,
     **dict.fromkeys(OFFLOAD_FLAGS, False),
@@ -88,6 +89,7 @@ def campaign(folder: Path, baseline: Mapping[str, Any], candidate: Mapping[str, 
             for kind in ("video", "audio", "mask")
         ),
         pytest.param({"config": {"resolved_revision": "b" * 40}}, "resolved_revision: null against", id="revision"),
+        pytest.param({"config": {"weights_kind": "trained"}}, "weights_kind: random against trained", id="weights"),
         pytest.param({"config": {"weights_sha256": "b" * 64}}, "weights_sha256:", id="hash of the weights"),
         pytest.param(
             {"config": {"conditioning_cache_hits": 1}}, "conditioning_cache_hits: 0 against 1", id="warm text cache"

@@ -15,6 +15,8 @@ from tests.harness.test_report_claims import analysed, section
 FUSED = {"state": "fused", "calls_fused": 65, "calls_eager": 4}
 OFF = {"state": "off", "reason": "not requested", "calls_fused": 0, "calls_eager": 0}
 REJECTED = {"state": "rejected", "reason": "1 key(s): 100 % of values differ", "calls_fused": 0, "calls_eager": 6}
+FORM_REJECTED = REJECTED | {"calls_fused": 4, "calls_eager": 0}
+UNCALLED = REJECTED | {"calls_eager": 0}
 DECLINED = {"state": "declined", "reason": "norm_out has a hook", "calls_fused": 0, "calls_eager": 0}
 REPLACED = {"state": "replaced", "reason": "mine stands in", "calls_fused": 0, "calls_eager": 0}
 UNREACHED = {"state": "unreached", "reason": "no call reached this site", "calls_fused": 0, "calls_eager": 0}
@@ -52,6 +54,7 @@ def codes(text: str) -> list[str]:
         pytest.param([], {"a": FUSED}, {"a": OFF, "mine": FUSED}, id="switched off on purpose"),
         pytest.param([], {"a": FUSED}, {"a": REPLACED, "mine": FUSED}, id="replaced and served"),
         pytest.param(["SITE_REJECTED"], {"a": FUSED}, {"a": FUSED, "mine": REJECTED}, id="own rejected"),
+        pytest.param(["SITE_REJECTED"], {"a": FUSED}, {"a": FUSED, "mine": UNCALLED}, id="rejected in the warm-up"),
         pytest.param(["SITE_REJECTED"], {"a": REJECTED, "b": FUSED}, {"a": FUSED, "b": FUSED}, id="baseline rejected"),
         pytest.param(["SITE_LOST"], {"a": FUSED, "b": FUSED}, {"a": DECLINED, "b": FUSED}, id="declined"),
         pytest.param(
@@ -83,6 +86,23 @@ def test_a_rejection_names_site_runs_calls_and_cause(tmp_path: Path) -> None:
         "calls: what was timed is the eager chain, not the kernel"
     )
     assert expected in section(text, "Summary")
+
+
+def test_a_rejected_form_is_no_loss_where_another_ran_every_call(tmp_path: Path) -> None:
+    analysis = analysed(campaign(tmp_path / "c", {"a": FUSED}, {"a": FUSED, "mine": FORM_REJECTED}))
+    text = render_markdown(analysis)
+    expected = (
+        "SITE_FORM_REJECTED: candidate: the gate rejected a form of mine in 4 of 4 runs (1 key(s): 100 % of values "
+        "differ); 16 fused and 0 eager calls: another form of it took over"
+    )
+    assert expected in section(text, "Summary")
+    assert "not all that was asked for ran fused" not in text
+    assert "partly the eager chain" not in text
+
+
+def test_calls_that_nobody_counted_are_not_called_eager(tmp_path: Path) -> None:
+    text = render_markdown(analysed(campaign(tmp_path / "c", {"a": FUSED}, {"a": FUSED, "mine": UNCALLED})))
+    assert "0 fused and 0 eager calls: no call of it was counted in what was timed" in section(text, "Summary")
 
 
 def test_lost_sites_of_one_cause_share_a_sentence(tmp_path: Path) -> None:

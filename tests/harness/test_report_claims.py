@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from fuseproof.harness.analysis.campaign import CampaignAnalysis, analyse
+from fuseproof.harness.analysis.caveats import weights_text
+from fuseproof.harness.analysis.editions import CURVED_DRIFT_TOLD, WEIGHTS_RECORDED
 from fuseproof.harness.campaign.folder import Campaign
 from fuseproof.harness.number_format import short_duration
 from fuseproof.harness.report import render_html, render_markdown
@@ -128,6 +130,38 @@ def test_a_quality_contract_on_random_weights_is_no_evidence(
     assert expected is (sentence in section(text, "Summary"))
     assert expected is (analysis.cells[0].outputs.to_json()["no_evidence"] is not None)
     assert f"quality {quality}" in section(text, "Setup")
+
+
+RECORDED = {
+    "dummy": "dummy weights: seeded random, not a trained model; says nothing about quality.",
+    "random": "random weights: seeded, not a trained model; says nothing about quality.",
+    "trained": "embedded model: trained, and small; how close its pictures stay says little about the released model.",
+    "given": None,
+}
+
+
+@pytest.mark.parametrize("kind", list(RECORDED))
+def test_the_weights_are_called_what_the_dumps_call_them(tmp_path: Path, kind: str) -> None:
+    builder = CampaignBuilder(tmp_path / "campaign", cells={"panda": {"contract": "close:psnr>=28"}})
+    config = {"quality": "high", "weights_kind": kind, "model_source": "embedded"}
+    text = rendered(builder.blocks(FASTER, model="embedded:longcat-image", config=config)).lower()
+    assert [kind] == [name for name, said in RECORDED.items() if said and said in text] or kind == "given"
+    assert (kind in ("dummy", "random")) == ("(not quality evidence: random weights)" in text)
+    assert "random dummy weights" not in text
+
+
+def test_trained_weights_of_a_folder_are_not_the_embedded_models(tmp_path: Path) -> None:
+    config = {"weights_kind": "trained", "model_source": "local"}
+    text = rendered(CampaignBuilder(tmp_path / "campaign").blocks(FASTER, model="mine", config=config))
+    assert "weights" not in section(text, "Limitations") and "embedded model" not in text
+
+
+def test_a_plan_alone_does_not_tell_the_weights_of_an_embedded_model(tmp_path: Path) -> None:
+    builder = CampaignBuilder(tmp_path / "campaign")
+    builder.plan["cells"][0]["flags"] = "--model-path embedded:longcat-image --prompt x"
+    campaign = Campaign.open(builder.write())
+    texts = [weights_text(analyse(campaign, edition=edition)) for edition in (CURVED_DRIFT_TOLD, WEIGHTS_RECORDED)]
+    assert ["embedded model: random dummy weights; says nothing about quality", None] == texts
 
 
 def test_other_models_are_not_called_dummies(tmp_path: Path) -> None:

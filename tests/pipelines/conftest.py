@@ -1,4 +1,4 @@
-"""The tiny checkpoints, built once a session through the resolver."""
+"""The tiny random checkpoints, built once a session through the resolver, whatever is packaged."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from fuseproof.pipelines import embedded
 from fuseproof.pipelines.embedded import ResolvedModel, resolve_model
 from fuseproof.pipelines.model_cache import CACHE_VARIABLE
+from tests.pipelines.packaged_stand_in import write_none
 
 
 @pytest.fixture(scope="session")
@@ -15,6 +17,7 @@ def tiny_longcat_model(tmp_path_factory: pytest.TempPathFactory) -> ResolvedMode
     """What ``resolve_model("embedded:longcat-image")`` returns on first use, in a cache folder of its own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(CACHE_VARIABLE, str(tmp_path_factory.mktemp("model-cache")))
+        patch.setattr(embedded, "PACKAGED_MODELS", write_none(tmp_path_factory.mktemp("none") / "embedded_models"))
         return resolve_model("embedded:longcat-image", None)
 
 
@@ -29,6 +32,7 @@ def tiny_edit_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of ``embedded:longcat-image-edit``. Read only: copy it before changing it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(CACHE_VARIABLE, str(tmp_path_factory.mktemp("edit-cache")))
+        patch.setattr(embedded, "PACKAGED_MODELS", write_none(tmp_path_factory.mktemp("none") / "embedded_models"))
         return resolve_model("embedded:longcat-image-edit", None).folder
 
 

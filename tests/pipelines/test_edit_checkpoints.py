@@ -86,6 +86,7 @@ def test_another_pipeline_class_than_the_request_names_is_refused(fake: Path, tm
         pytest.param(
             {"schema": SCHEMA, "canvas_pixels": 100}, "canvas_pixels 100; a whole number from 4096", id="tiny"
         ),
+        pytest.param({"schema": SCHEMA, "weights": "good"}, 'weights "good"; random or trained', id="weights"),
         pytest.param({"schema": SCHEMA, "canvas_pixels": True}, "canvas_pixels true", id="canvas-a-truth"),
         pytest.param({"schema": SCHEMA, "canvas_pixels": "1e6"}, 'canvas_pixels "1e6"', id="canvas-a-text"),
     ],
@@ -130,7 +131,7 @@ def test_the_folder_has_the_published_layout_and_a_marker(tiny_edit_folder: Path
     index = json.loads((tiny_edit_folder / "model_index.json").read_text())
     assert PROCESSOR == index["text_processor"]
     assert "LongCatImageEditPipeline" == index["_class_name"]
-    assert Marker("longcat-image-edit", 256 * 256).to_json() == (tiny_edit_folder / MARKER).read_text()
+    assert Marker("longcat-image-edit", 256 * 256, "random").to_json() == (tiny_edit_folder / MARKER).read_text()
 
 
 def test_the_two_small_checkpoints_differ_in_their_marker_alone(tiny_edit_folder: Path, tmp_path: Path) -> None:

@@ -18,13 +18,22 @@ import torch
 
 from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.pipelines import embedded, model_cache
+from fuseproof.pipelines.checkpoint_marker import MARKER, Marker
 from fuseproof.pipelines.checkpoints import check_checkpoint
 from fuseproof.pipelines.content_hash import folder_sha256
-from fuseproof.pipelines.embedded import ResolvedModel, find_embedded, resolve_model, write_embedded
+from fuseproof.pipelines.embedded import (
+    ResolvedModel,
+    embedded_weights,
+    find_embedded,
+    resolve_model,
+    write_embedded,
+)
 from fuseproof.pipelines.loading import load_pipeline
 from fuseproof.pipelines.model_cache import CACHE_VARIABLE, cache_directory, ensure_cached, entry_name, find_cached
+from fuseproof.pipelines.packaged_models import index_packaged
 from tests.pipelines import fake_recipe
 from tests.pipelines.fake_recipe import RECIPE
+from tests.pipelines.packaged_stand_in import write_none
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +47,8 @@ def fresh_fake_recipe() -> Iterator[None]:
 
 @pytest.fixture
 def fake_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache folder for ``embedded:longcat-image`` built by the fake recipe."""
+    """A cache folder for ``embedded:longcat-image`` built by the fake recipe; nothing is packaged."""
+    monkeypatch.setattr(embedded, "PACKAGED_MODELS", write_none(tmp_path / "nothing" / "embedded_models"))
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
     monkeypatch.setattr(embedded, "RECIPES", MappingProxyType({"longcat-image": RECIPE}))
     return tmp_path / "cache"
@@ -212,6 +222,8 @@ def test_a_packaged_folder_comes_first(fake_cache: Path, tmp_path: Path, monkeyp
     packaged = tmp_path / "packaged" / "longcat-image"
     packaged.mkdir(parents=True)
     (packaged / "model_index.json").write_bytes(b"trained")
+    (packaged / MARKER).write_text(Marker(weights="trained").to_json())
+    index_packaged(packaged.parent)
     monkeypatch.setattr(embedded, "PACKAGED_MODELS", packaged.parent)
     resolved = resolve_model("embedded:longcat-image", None)
     assert (resolved.folder, resolved.cache_state) == (packaged, "packaged")
@@ -243,7 +255,7 @@ def test_the_name_of_a_family_is_answered_with_what_has_that_family(tiny: str, p
     with pytest.raises(FuseproofError) as caught:
         resolve_model(path, None)
     expected = (
-        f"Try embedded:{tiny} (tiny, random weights) or {published} (the published model), "
+        f"Try embedded:{tiny} (tiny, {embedded_weights(tiny)} weights) or {published} (the published model), "
         "or add --load-format dummy for its released geometry."
     )
     assert expected == caught.value.next_step
@@ -307,6 +319,7 @@ BUILD_AND_LOAD = """
 import sys
 from pathlib import Path
 import torch
+from fuseproof.pipelines.checkpoint_marker import MARKER, Marker
 from fuseproof.pipelines.checkpoints import check_checkpoint
 from fuseproof.pipelines.content_hash import folder_sha256
 from fuseproof.pipelines.loading import load_pipeline
@@ -336,6 +349,7 @@ def test_two_processes_build_the_same_bytes_and_print_nothing(
 
 def test_the_folder_has_the_real_layout(tiny_longcat_folder: Path) -> None:
     assert sorted(path.relative_to(tiny_longcat_folder).as_posix() for path in tiny_longcat_folder.rglob("*.*")) == [
+        "fuseproof.json",
         "model_index.json",
         "scheduler/scheduler_config.json",
         "text_encoder/config.json",

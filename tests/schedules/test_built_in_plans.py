@@ -80,7 +80,15 @@ def flags_of(text: str) -> dict[str, str]:
 def test_these_plans_come_with_fuseproof() -> None:
     ernie = ["ernie-image", "ernie-image-compile", "ernie-image-turbo"]
     longlive2 = ["longlive2-i2v", "longlive2-t2v"]
-    assert ["embedded", *ernie, *LONGCAT, *longlive2, "sglang-pr", "wan2.2-ti2v-5b"] == built_in_plans()
+    assert [
+        "embedded",
+        "embedded-high",
+        *ernie,
+        *LONGCAT,
+        *longlive2,
+        "sglang-pr",
+        "wan2.2-ti2v-5b",
+    ] == built_in_plans()
 
 
 def test_help_names_them_all() -> None:
@@ -195,7 +203,16 @@ def test_the_shipped_cat_makes_a_clip_of_1152x768() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["embedded", "ernie-image-compile", "wan2.2-ti2v-5b", "longlive2-t2v", "longlive2-i2v", *THREE_MODES]
+    "name",
+    [
+        "embedded",
+        "embedded-high",
+        "ernie-image-compile",
+        "wan2.2-ti2v-5b",
+        "longlive2-t2v",
+        "longlive2-i2v",
+        *THREE_MODES,
+    ],
 )
 def test_a_plan_can_start(name: str) -> None:
     check_plan(load_plan(name))
@@ -224,6 +241,21 @@ def test_one_number_of_blocks_on_the_command_line_is_for_every_cell(
     assert 0 == main(["abba", "longcat-image", "--blocks=3", "--dry-run", "--json"])
     slots = json.loads(capsys.readouterr().out)["slots"]
     assert 3 * 3 * 4 == sum(slot["kind"] == "timed" for slot in slots)
+
+
+def test_the_plan_of_the_embedded_models_quality_differs_in_quality_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = load_plan("embedded-high")
+    assert ("--quality lossless", "--quality high") == (plan.arms.baseline.flags, plan.arms.candidate.flags)
+    (cell,) = plan.cells
+    sizes = {"--width": "256", "--height": "256", "--num-inference-steps": "20", "--guidance-scale": "4.5"}
+    assert sizes.items() <= flags_of(cell.flags).items()
+    assert (2, True) == (cell.flags.count("--prompt"), cell.contract.startswith("close:ssim"))
+    monkeypatch.chdir(tmp_path)
+    assert 0 == main(["abba", "embedded-high", "--dry-run", "--json"])
+    slots = json.loads(capsys.readouterr().out)["slots"]
+    assert 8 == sum(slot["kind"] == "timed" for slot in slots)
 
 
 # {plan_dir}

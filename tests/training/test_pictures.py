@@ -143,8 +143,10 @@ def test_the_interval_is_wilsons() -> None:
 
 
 def test_an_edit_changes_what_it_says_and_nothing_else() -> None:
-    edits = [draw_edit(9, index, held_out=True) for index in range(60)]
-    assert {"make", "change", "turn", "paint", "remove", "take"} == {edit.instruction.split()[0] for edit in edits}
+    edits = [draw_edit(9, index, held_out=True) for index in range(120)]
+    assert {"colour", "background", "removal", "pattern", "shape"} == {edit.kind for edit in edits}
+    begun = {"make", "change", "turn", "paint", "remove", "take", "replace"}
+    assert begun == {edit.instruction.split()[0] for edit in edits}
     for edit in edits:
         assert edit.before.is_held_out and edit.after.is_held_out
         shared = set(edit.before.things) & set(edit.after.things)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from training import flow_stage, text_stage, vae_stage
+from training.compiling import Compiled
 from training.curves import write_curve
 from training.data import Drawings, batches
 from training.described import draw_described
@@ -23,8 +25,9 @@ from training.geometry import (
     pack,
 )
 from training.pace import Pace
-from training.package import package
-from training.state import CurvePoint
+from training.progress import Progress
+from training.state import CurvePoint, DivergedError, StageState
+from training.subsets import is_simple
 from training.tokens import PREFIX, Template, build_tokenizer, embed_prompts, padded_ids, text_ids, text_positions
 
 CPU = torch.device("cpu")
@@ -172,48 +175,95 @@ def test_epochs_hold_every_number_once() -> None:
     assert torch.equal(epoch[4:], next(resumed))
 
 
-@pytest.mark.parametrize(("step", "rate"), [(0, 0.02), (2, 1.0), (51, 0.51), (100, 0.02)])
+@pytest.mark.parametrize(("step", "rate"), [(0, 0.5), (2, 1.0), (50, 0.51), (100, 0.02)])
 def test_the_rate_rises_shortly_and_falls_like_a_cosine(step: int, rate: float) -> None:
-    assert Pace(1.0, 1.0, 100, step=step).rate(1.0) == pytest.approx(rate, abs=0.01)
+    assert rate == pytest.approx(Pace(1.0, 1.0, 100, step=step).rate(1.0), abs=0.01)
+
+
+@pytest.mark.parametrize("began_at", [0, 5000], ids=["a fresh stage", "weights that came back"])
+def test_a_new_optimizer_warms_up_however_long_data_and_compiling_took(began_at: int) -> None:
+    pace = Pace(1000.0, 500.0, step=began_at, spent_before_s=100.0, optimizer_began_at=began_at)
+    assert pace.rate(1.0) < 0.01
+    pace.step += 200
+    assert 0.9 < pace.rate(1.0)
+
+
+def test_full_text_does_not_begin_in_the_last_seconds_of_a_run_that_others_follow() -> None:
+    settings = flow_stage.FlowSettings()
+    assert not flow_stage.begins_full_text(Pace(1000.0, 50.0, spent_before_s=800.0), settings)
+    assert flow_stage.begins_full_text(Pace(1000.0, 300.0, spent_before_s=800.0), settings)
+    assert flow_stage.begins_full_text(Pace(830.0, 50.0, spent_before_s=800.0), settings)
+
+
+def test_a_stage_whose_loss_is_no_number_stops_and_keeps_the_last_good_state(pipe: Any, tmp_path: Path) -> None:
+    data = small_set(pipe)
+    good = trained(pipe, data, 1, tmp_path, in_runs=1)
+    kept = (tmp_path / "state.pt").read_bytes()
+    torch.nn.init.constant_(good.modules["transformer"].proj_out.bias, math.nan)
+    pace = Pace(1e9, 1e9, 9, step=1)
+    template, settings = Template.of(pipe.tokenizer), flow_stage.FlowSettings(batch=2, log_every=1)
+    with pytest.raises(DivergedError, match="at step 1 loss is nan"):
+        flow_stage.train_flow(good, data, SMOKE, template, 0.9, pace, settings, save=lambda: None)
+    with pytest.raises(DivergedError, match="are no numbers"):
+        good.save(tmp_path / "state.pt", pace)
+    assert kept == (tmp_path / "state.pt").read_bytes()
+
+
+class Uncompilable(torch.nn.Module):
+    """A transformer whose compiled blocks raise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transformer_blocks = torch.nn.ModuleList([torch.nn.Linear(2, 2)])
+        self.single_transformer_blocks = torch.nn.ModuleList()
+
+    def compile_repeated_blocks(self, dynamic: bool) -> None:
+        def broken(*_: Any) -> None:
+            raise OSError("no C compiler")
+
+        self.transformer_blocks[0]._compiled_call_impl = broken
+
+
+def test_a_compiler_that_fails_is_said_loudly_and_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    model = Uncompilable()
+    state = StageState({}, {}, torch.optim.SGD(model.parameters(), lr=1.0))
+    calls: list[bool] = []
+
+    def rehearse(full_text: bool) -> torch.Tensor:
+        calls.append(full_text)
+        return model.transformer_blocks[0](torch.ones(1, 2)).sum()
+
+    compiled = Compiled(model, state, rehearse)
+    compiled(False)
+    compiled(True)
+    assert "NOT COMPILED, SLOWER: OSError: no C compiler" in capsys.readouterr().err
+    assert [False] == calls
+    assert (1, 2) == tuple(model.transformer_blocks[0](torch.ones(1, 2)).shape)
+
+
+def test_a_line_of_progress_tells_the_rate_since_the_line_before(capsys: pytest.CaptureFixture[str]) -> None:
+    progress, pace = Progress("text", 10, every_s=0.0), Pace(100.0, 100.0)
+    progress.tell(pace, {"loss": 2.0})
+    pace.step = 50
+    progress.tell(pace, {"loss": 1.0})
+    first, second = capsys.readouterr().err.splitlines()
+    assert "samples/s" not in first
+    assert "step 50" in second and "samples/s; loss 1.0000" in second
+
+
+def test_renders_that_are_kept_are_those_that_are_drawn() -> None:
+    drawings = Drawings.of([item.scene for item in draw_described(2, 6, 1)], CPU)
+    chosen = torch.tensor([4, 1])
+    kept = vae_stage.Renders(drawings, 64)(chosen)
+    assert (kept - drawings.render(chosen, 64)).abs().max() < 1.01 / 255
+
+
+def test_a_simple_scene_is_one_plain_thing_of_few() -> None:
+    scenes = [item.scene for item in draw_described(1, 4, 1, subset="simple")]
+    assert all(is_simple(scene) and not scene.is_held_out for scene in scenes)
 
 
 def test_curves_are_written_as_json_and_svg(tmp_path: Path) -> None:
     write_curve(tmp_path, "vae", [CurvePoint(0, 0.1, 1e-3, {"loss": 1.0}), CurvePoint(10, 0.9, 1e-3, {"loss": 0.1})])
     assert [0, 10] == [row["step"] for row in json.loads((tmp_path / "vae-curve.json").read_text())]
     assert "polyline" in (tmp_path / "vae-curve.svg").read_text()
-
-
-GOOD = {"met": 180, "prompts": 200, "psnr_db": 31.0, "steps": 20, "guidance": 4.5, "seed": 0}
-
-
-def checkpoint_with(folder: Path, weight_bytes: int) -> Path:
-    (folder / "vae").mkdir(parents=True)
-    (folder / "vae" / "weights.safetensors").write_bytes(bytes(weight_bytes))
-    (folder / "training.json").write_text('{"step": 7}')
-    return folder
-
-
-def test_an_accepted_checkpoint_is_packaged_with_its_card(tmp_path: Path) -> None:
-    checkpoint = checkpoint_with(tmp_path / "from", 2000)
-    (tmp_path / "to").mkdir()
-    (tmp_path / "to" / "older").write_text("")
-    assert [] == package(checkpoint, GOOD, tmp_path / "to")
-    assert ["README.md", "training.json", "vae"] == sorted(path.name for path in (tmp_path / "to").iterdir())
-    assert "90.0 % (180 of 200), 95 % interval [85.1, 93.4]" in (tmp_path / "to" / "README.md").read_text()
-
-
-@pytest.mark.parametrize(
-    ("change", "weight_bytes", "reason"),
-    [
-        ({"met": 169}, 2, "84.5 % of the prompts are met, 85 % are needed"),
-        ({"prompts": 190}, 2, "190 prompts were drawn, 200 are needed"),
-        ({"psnr_db": 27.9}, 2, "the VAE's PSNR is 27.9 dB, 28 dB are needed"),
-        ({}, 25_000_001, "the weights are 25000001 bytes, 25000000 are the most"),
-    ],
-)
-def test_a_poor_or_large_checkpoint_is_not_packaged(
-    change: dict[str, Any], weight_bytes: int, reason: str, tmp_path: Path
-) -> None:
-    checkpoint = checkpoint_with(tmp_path / "from", weight_bytes)
-    assert [reason] == package(checkpoint, {**GOOD, **change}, tmp_path / "to")
-    assert not (tmp_path / "to").exists()

@@ -32,6 +32,15 @@ def test_a_file_and_its_folder_are_the_same_profile(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("expected", "written"),
+    [("dummy", "dummy"), ("random", "random"), ("trained", "trained"), ("given", "given"), ("random", "embedded")],
+)
+def test_weights_are_one_of_four_kinds_and_an_older_word(expected: str, written: str, tmp_path: Path) -> None:
+    values = {**WHOLE, "request": {**WHOLE["request"], "weights": written}}
+    assert expected == read_profile(samples.write(tmp_path, values)).request.weights
+
+
+@pytest.mark.parametrize(
     ("expected", "path", "value"),
     [
         (

@@ -1,0 +1,85 @@
+"""Instructions as the editing pipeline hands them to the text encoder: behind its own sentence and the input image.
+
+The image takes tokens of its own between the sentence and the instruction. Our vision tower gives zeros for them, so
+they are the same in every prompt, and only their number counts: it moves the positions of all that follows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from training.geometry import Geometry, image_ids
+from training.tokens import causal_mask, text_ids
+
+EDIT_SENTENCE = (
+    "<|im_start|>system\nAs an image editing expert, first analyze the content and attributes of the input image(s). "
+    "Then, based on the user's editing instructions, clearly and precisely determine how to modify the given image(s), "
+    "ensuring that only the specified parts are altered and all other aspects remain consistent with the "
+    "original(s).<|im_end|>\n<|im_start|>user\n"
+)
+"""``LongCatImageEditPipeline.prompt_template_encode_prefix`` up to the image; a test holds the two together."""
+IMAGE_TOKEN = "<|image_pad|>"
+
+
+@dataclass(frozen=True)
+class EditTemplate:
+    """What stands before every instruction: the ``sentence``, then ``vision`` tokens, whose embeddings are kept."""
+
+    sentence: tuple[int, ...]
+    vision: tuple[int, ...]
+    image_token: int
+    padding: int
+
+    @classmethod
+    def of(cls, tokenizer: Any, side: int) -> EditTemplate:
+        """The template for a canvas of ``side`` x ``side`` pixels, of which the text encoder sees half the side."""
+        from PIL import Image
+
+        from fuseproof.pipelines.vision_processor import released_text_processor
+
+        processor = released_text_processor(tokenizer).image_processor
+        grid = processor(images=Image.new("RGB", (side // 2, side // 2)), return_tensors="pt")["image_grid_thw"]
+        count = int(grid.prod()) // processor.merge_size**2
+        token = tokenizer.convert_tokens_to_ids
+        image_token = token(IMAGE_TOKEN)
+        vision = (token("<|vision_start|>"), *[image_token] * count, token("<|vision_end|>"))
+        sentence = tokenizer(EDIT_SENTENCE, add_special_tokens=False)["input_ids"]
+        return cls(tuple(sentence), vision, image_token, tokenizer.pad_token_id)
+
+
+def embed_instructions(
+    text_encoder: Any, ids: torch.Tensor, positions: torch.Tensor, template: EditTemplate
+) -> torch.Tensor:
+    """Embeddings [B, vision + L, hidden] of the image and of the instruction at ``positions`` [L]: what the pipeline's
+    ``encode_prompt`` gives there. ``ids`` [B, LONGEST_PROMPT], -1 after the end.
+    """
+    count, device = len(ids), ids.device
+    before = torch.tensor(template.sentence + template.vision, device=device)
+    wide = torch.full((count, len(positions)), -1, device=device, dtype=torch.int64)
+    wide[:, : ids.shape[1]] = ids.long()
+    is_prompt = wide >= 0
+    tokens = torch.cat([before.expand(count, -1), torch.where(is_prompt, wide, template.padding)], dim=1)
+    is_seen = torch.cat([torch.ones(count, len(before), device=device, dtype=torch.bool), is_prompt], dim=1)
+    places = torch.cat([torch.arange(len(before)), positions + len(before)]).to(device)
+    language_model = text_encoder.model.language_model
+    # The vision tower's output, which is zero, stands where the image's tokens are.
+    embedded = language_model.embed_tokens(tokens) * (tokens != template.image_token)[..., None]
+    hidden = language_model(
+        inputs_embeds=embedded,
+        attention_mask=causal_mask(is_seen),
+        position_ids=places.view(1, 1, -1).expand(3, count, -1),
+        use_cache=False,
+    ).last_hidden_state
+    embeds: torch.Tensor = hidden[:, len(template.sentence) :]
+    return embeds
+
+
+def edit_ids(geometry: Geometry, positions: torch.Tensor, template: EditTemplate) -> torch.Tensor:
+    """The transformer's position ids [vision + L + 2 * tokens, 3]: text, the picture to be made, the picture given."""
+    vision = len(template.vision)
+    text = text_ids(torch.cat([torch.arange(vision), positions + vision]))
+    behind = torch.tensor([0.0, vision, vision])
+    return torch.cat([text, image_ids(geometry, 1) + behind, image_ids(geometry, 2) + behind])

@@ -1,0 +1,187 @@
+"""Goes on training the transformer on two tasks at once: text to image, and edits of a picture.
+
+An edit is what LongCat-Image-Edit makes of it: the noisy latents of the edited picture, then the latents of the given
+one as further tokens with a modality of their own, and the instruction behind the pipeline's sentence for editing. Each
+step sees as many pictures of either task, and its loss is the sum of the two, so one transformer does both, and the
+weights are packaged once. One instruction in ten is empty, which is the pipeline's unconditional branch: it sees the
+given picture too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from training import flow_stage
+from training.data import Drawings, batches, step_generator
+from training.edit_prompts import EditTemplate, edit_ids, embed_instructions
+from training.edits import DescribedEdit
+from training.flow_stage import FlowSettings, LatentSet, draw_sigmas, flow_losses, predict_velocity
+from training.geometry import Geometry, image_ids
+from training.progress import Progress
+from training.state import StageState, step_optimizer
+from training.tokens import Template, padded_ids, text_positions
+
+
+@dataclass(frozen=True)
+class EditSettings(FlowSettings):
+    """How both tasks are trained; ``batch`` counts pictures of each. The transformer has learnt to draw already."""
+
+    batch: int = 128
+    rate: float = 6.0e-4
+    full_text_from: float = 0.8
+    seed: int = 4
+
+
+@dataclass(frozen=True)
+class EditSet:
+    """Pictures ``before`` with their captions (a :class:`LatentSet`), latents ``after`` [N, tokens, 64] bf16 and
+    instructions [N, LONGEST_PROMPT], on a device.
+    """
+
+    before: LatentSet
+    after: torch.Tensor
+    instructions: torch.Tensor
+
+    @classmethod
+    def encode(
+        cls, vae: Any, drawn: Sequence[DescribedEdit], tokenizer: Any, side: int, device: torch.device
+    ) -> EditSet:
+        """Encode both pictures of every edit."""
+        captions = padded_ids(tokenizer, [caption.text for item in drawn for caption in item.captions]).to(device)
+        instructions = padded_ids(tokenizer, [item.edit.instruction for item in drawn]).to(device)
+        before = Drawings.of([item.edit.before for item in drawn], device)
+        after = Drawings.of([item.edit.after for item in drawn], device)
+        encoded = LatentSet.encode(vae, before, captions, side)
+        return cls(encoded, LatentSet.encode(vae, after, captions, side).latents, instructions)
+
+    def __len__(self) -> int:
+        return len(self.after)
+
+
+@dataclass(frozen=True)
+class EditBatch:
+    """What one step sees of edits: latents wanted and given, noise [B, tokens, 64], sigmas [B], instructions, and the
+    text positions kept.
+    """
+
+    latents: torch.Tensor
+    given: torch.Tensor
+    noise: torch.Tensor
+    sigmas: torch.Tensor
+    ids: torch.Tensor
+    positions: torch.Tensor
+
+
+def draw_edit_batch(
+    data: EditSet, rows: torch.Tensor, step: int, mu: float, settings: FlowSettings, *, full_text: bool
+) -> EditBatch:
+    """The edits of a step, a function of ``settings.seed`` and ``step`` alone."""
+    device = rows.device
+    generator = step_generator(settings.seed + 1000, step, device)
+    latents, given = data.after[rows].float(), data.before.latents[rows].float()
+    noise = torch.randn(latents.shape, generator=generator, device=device)
+    sigmas = draw_sigmas(len(rows), mu + settings.sigma_offset, settings.sigma_spread, generator)
+    is_empty = torch.rand(len(rows), generator=generator, device=device) < settings.empty_prompts
+    ids = torch.where(is_empty[:, None], -1, data.instructions[rows])
+    padding = None if full_text else settings.random_padding
+    positions = text_positions(padding, torch.Generator().manual_seed(settings.seed + step))
+    return EditBatch(latents, given, noise, sigmas, ids, positions)
+
+
+def predict_edit_velocity(
+    transformer: Any,
+    noisy: torch.Tensor,
+    given: torch.Tensor,
+    sigmas: torch.Tensor,
+    embeds: torch.Tensor,
+    ids: torch.Tensor,
+) -> torch.Tensor:
+    """The velocity of the picture to be made, [B, tokens, 64]; that of the given half is cut off, as the pipeline does.
+
+    ``ids`` are those of :func:`training.edit_prompts.edit_ids`.
+    """
+    joint = torch.cat([noisy, given], dim=1)
+    return predict_velocity(transformer, joint, sigmas, embeds, ids)[:, : noisy.shape[1]]
+
+
+def edit_losses(
+    transformer: Any, text_encoder: Any, batch: EditBatch, template: EditTemplate, geometry: Geometry
+) -> torch.Tensor:
+    """Mean squared error of the velocity of each edit, [B] in fp32."""
+    sigmas = batch.sigmas[:, None, None]
+    noisy = (1 - sigmas) * batch.latents + sigmas * batch.noise
+    embeds = embed_instructions(text_encoder, batch.ids, batch.positions, template)
+    ids = edit_ids(geometry, batch.positions, template).to(noisy.device)
+    velocity = predict_edit_velocity(transformer, noisy, batch.given, batch.sigmas, embeds, ids)
+    return (velocity.float() - (batch.noise - batch.latents)).square().mean(dim=(1, 2))
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """What both tasks need beside models and data: the two templates, the geometry, and the scheduler's shift."""
+
+    template: Template
+    edit_template: EditTemplate
+    geometry: Geometry
+    mu: float
+
+
+def both_losses(
+    state: StageState, data: EditSet, rows: torch.Tensor, step: int, tasks: Tasks, settings: EditSettings, *, full: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Losses [B] of drawing and of editing the pictures ``rows``, and the sigmas [B] of the edits."""
+    transformer, text_encoder = state.modules["transformer"], state.modules["text_encoder"]
+    device = rows.device
+    drawn = flow_stage.draw_batch(data.before, rows, step, tasks.mu, settings, full_text=full)
+    edited = draw_edit_batch(data, rows, step, tasks.mu, settings, full_text=full)
+    with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+        places = image_ids(tasks.geometry).to(device)
+        first = flow_losses(transformer, text_encoder, drawn, tasks.template, places)
+        second = edit_losses(transformer, text_encoder, edited, tasks.edit_template, tasks.geometry)
+    return first, second, edited.sigmas
+
+
+def train_edits(
+    state: StageState,
+    data: EditSet,
+    tasks: Tasks,
+    pace: Any,
+    settings: EditSettings,
+    save: Callable[[], None],
+    prepare: Callable[[bool], None] = lambda _full_text: None,
+) -> None:
+    """Train until ``pace`` says stop; ``save()`` is called now and then. DivergedError where a loss is no number.
+
+    ``prepare(full_text)`` is called before the first step of each number of text tokens: the place to compile.
+    """
+    device = data.after.device
+    drawing, editing = flow_stage.RunningLosses(device), flow_stage.RunningLosses(device)
+    progress, prepared, last_saved = Progress("edit", 2 * settings.batch), None, pace.run_spent_s
+    for rows in batches(len(data), settings.batch, settings.seed, pace.step, device):
+        if pace.must_stop:
+            return
+        full = prepared is True or flow_stage.begins_full_text(pace, settings)
+        if full is not prepared:
+            prepare(full)
+            prepared = full
+        drawn, edited, sigmas = both_losses(state, data, rows, pace.step, tasks, settings, full=full)
+        (drawn.mean() + edited.mean()).backward()
+        rate = pace.rate(settings.rate)
+        step_optimizer(state.optimizer, rate, 1.0)
+        for average in state.averages.values():
+            average.update(pace.step)
+        drawing.add(drawn.detach(), sigmas)
+        editing.add(edited.detach(), sigmas)
+        if pace.step % settings.log_every == 0:
+            means = editing.means()
+            losses = {"drawing": drawing.means()["loss"], "editing": means["loss"], "edit_high": means["high_sigma"]}
+            state.note(pace, rate, losses)
+            progress.tell(pace, losses)
+        pace.step += 1
+        if pace.run_spent_s - last_saved > settings.save_every_s:
+            last_saved = pace.run_spent_s
+            save()
