@@ -72,10 +72,9 @@ def _calls(
 
 def _launch(call: SiteCall, fill: Fill, module: torch.nn.Module | None, device: torch.device) -> None:
 
-    from fuseproof.fastpaths.benchmarking import forms
+    from fuseproof.fastpaths.benchmarking import forms, made
 
-    made = [call.layout.make(device, fill)]
-    for form in forms(call, made, device, module):
+    for form in forms(call, [made(call, device, fill)], device, module):
         form(0)
         _counted(form)
 

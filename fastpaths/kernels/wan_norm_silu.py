@@ -31,12 +31,16 @@ Source: diffusers autoencoder_kl_wan.py; aten/src/ATen/native/cuda/ActivationSil
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
+from fuseproof.fastpaths.kernels import channel_norms
 from fuseproof.fastpaths.kernels.arguments import first_of
 from fuseproof.fastpaths.kernels.bfloat16 import rounded, widened
 from fuseproof.fastpaths.kernels.launching import CompileCase, device_reason, is_interpreted, on_device_of
@@ -198,6 +202,12 @@ def fused(
             enable_fp_fusion=False,
         )  # fmt: skip
     return out
+
+
+def settle(arguments: Sequence[Any]) -> None:
+    """Make the denominators of a made-up call what ``x`` has: negative ones take a way that no model takes."""
+    x, denominator = arguments[:2]
+    denominator.copy_(x.float().norm(2, 1, keepdim=True).clamp_min(channel_norms.EPS))
 
 
 def traffic_bytes(

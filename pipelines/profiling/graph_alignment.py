@@ -1,8 +1,8 @@
 """Launches of a graph's replay, told where they come from by a step of the same branches that ran without replay.
 
 A replay runs no code of the model. The same function run eagerly launches the same kernels in the same order, so the
-n-th of a replay is the n-th of the eager call, where all names agree. Where some do not, the longest common runs are
-matched, and what is left stays unattributed.
+n-th of a replay is the n-th of the eager call, where all names agree (memsets and copies go by their kind). Where some
+do not, the longest common runs are matched, and what is left stays unattributed.
 """
 
 from __future__ import annotations
@@ -44,14 +44,18 @@ def align(launches: Sequence[Launch], steps: Sequence[Step], eager: Sequence[Lau
             if ordered:
                 found |= _aligned(replays[number], ordered[place % len(ordered)])
     joined = [_attributed(one, found.get(id(one))) if one.from_graph else one for one in launches]
-    total, unmatched = sum(map(len, replays.values())), sum(one.from_graph and not one.is_attributed for one in joined)
-    warning = None
-    if unmatched:
-        warning = (
-            f"{unmatched} of {total} launches of CUDA graph replays do not align with the step that ran without replay "
-            "and are not attributed"
-        )
-    return Alignment(joined, unmatched, warning)
+    unmatched = [one for one in joined if one.from_graph and not one.is_attributed]
+    return Alignment(joined, len(unmatched), _warning(unmatched, sum(map(len, replays.values()))))
+
+
+def _warning(unmatched: Sequence[Launch], total: int) -> str | None:
+    if not unmatched:
+        return None
+    milliseconds = sum(one.nanoseconds for one in unmatched) / 1e6
+    return (
+        f"{len(unmatched)} of {total} launches of CUDA graph replays ({milliseconds:.3f} ms) do not align with the "
+        "step that ran without replay and are not attributed"
+    )
 
 
 def _by(pairs: Iterable[tuple[NameT, Launch]]) -> Mapping[NameT, list[Launch]]:
@@ -62,7 +66,7 @@ def _by(pairs: Iterable[tuple[NameT, Launch]]) -> Mapping[NameT, list[Launch]]:
 
 
 def _aligned(replayed: Sequence[Launch], eager: Sequence[Launch]) -> dict[int, Launch]:
-    names, expected = [one.kernel for one in replayed], [one.kernel for one in eager]
+    names, expected = [_name(one) for one in replayed], [_name(one) for one in eager]
     if names == expected:
         return {id(one): reference for one, reference in zip(replayed, eager, strict=True)}
     same = _common_start(names, expected)
@@ -74,6 +78,11 @@ def _aligned(replayed: Sequence[Launch], eager: Sequence[Launch]) -> dict[int, L
         for block in difflib.SequenceMatcher(None, middle, other, autojunk=False).get_matching_blocks():
             pairs += [(same + block.a + step, same + block.b + step) for step in range(block.size)]
     return {id(replayed[place]): eager[reference] for place, reference in pairs}
+
+
+def _name(launch: Launch) -> str:
+    """The kernel; a graph names its own nodes otherwise: ``Memset (Unknown)``, ``memcpy128`` for a ``Memcpy DtoD``."""
+    return next((kind for kind in ("memset", "memcpy") if launch.kernel.lower().startswith(kind)), launch.kernel)
 
 
 def _common_start(names: Sequence[str], expected: Sequence[str]) -> int:

@@ -19,6 +19,7 @@ from fuseproof.fastpaths.kernels import (
     wan_norm_silu,
 )
 from fuseproof.fastpaths.sites import autoencoder_kl_wan
+from fuseproof.fastpaths.sites.autoencoder_kl_wan import paths
 
 pytestmark = [
     pytest.mark.gpu,
@@ -81,6 +82,15 @@ def test_norms_behind_torchs_sums_and_in_one_pass(shape, x_dtype, gamma_dtype, l
         rest = (norm.scale, True, 2, 1, 1, True, x_dtype == BF16, numbers_of_order)
         padded, _ = causal_conv_input.fused(x, norm.gamma, None, None, None, *rest)
         assert_bits(wanted.to(padded.dtype).contiguous(), padded[:, :, 2:, 1:-1, 1:-1].contiguous())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("last", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_torch_sums_bf16_as_it_is_in_the_order_of_fp32(shape, last):
+    x = in_layout(numbers(*shape, dtype=BF16), last)
+    with torch.autocast("cuda", torch.bfloat16):
+        assert_bits(x.float().norm(2, 1, keepdim=True), paths._norm(x))
 
 
 @pytest.mark.parametrize("to_bf16", [False, True], ids=["as-promoted", "to-bf16"])

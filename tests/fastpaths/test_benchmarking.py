@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from fuseproof.fastpaths import UserSite
-from fuseproof.fastpaths.benchmarking import CudaStopwatch, measure, rotation_for, traffic_bytes
+from fuseproof.fastpaths.benchmarking import CudaStopwatch, made, measure, rotation_for, traffic_bytes
+from fuseproof.fastpaths.call_layouts import layout_of
 from fuseproof.fastpaths.check_values import filler
 from fuseproof.fastpaths.kernels import gated_residual
+from fuseproof.fastpaths.tracing import SiteCall
 from fuseproof.fastpaths.verification import Case, State, check
 from tests.fastpaths.test_verification import exact, own, residual_call
 
@@ -72,6 +74,17 @@ def test_no_time_is_taken_where_bits_differ(fused):
 def test_traffic_is_the_kernels_own_count():
     arguments, outputs = residual_call().layout.make(CPU, values(0))
     assert gated_residual.traffic_bytes(*arguments, **outputs) == traffic_bytes(residual_call(), CPU, values)
+
+
+@pytest.mark.parametrize("has_bias", [False, True], ids=["alone", "behind-a-bias"])
+def test_norms_that_a_kernel_is_given_are_those_of_its_input(has_bias):
+    x, bias = torch.empty(1, 8, 2, 3, 4, dtype=torch.bfloat16), torch.empty(8)
+    gamma, norm = torch.empty(8, 1, 1, 1), torch.empty(1, 1, 2, 3, 4)
+    arguments = (x, gamma, bias, None, norm, 1.0, True, 2, 1, 1, True) if has_bias else (x, norm, gamma, None, 1.0)
+    operation = "causal_conv_input" if has_bias else "wan_norm_silu"
+    (x, *rest), _ = made(SiteCall("wan_vae_norms", layout_of(operation, arguments, {})), CPU, values(0))
+    hidden = x + rest[1].bfloat16().view(-1, 1, 1, 1) if has_bias else x
+    assert torch.equal(hidden.float().norm(2, 1, keepdim=True).clamp_min(1e-12), rest[3 if has_bias else 0])
 
 
 @pytest.mark.parametrize(

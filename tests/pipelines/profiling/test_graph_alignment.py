@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
 from fuseproof.pipelines.profiling import events
@@ -16,11 +18,11 @@ from tests.pipelines.profiling.event_lists import kernel, on_device, python, run
 STEPS = [(0, 100), (100, 200)]
 
 
-def replayed(names: str, graph: int) -> list[Launch]:
+def replayed(names: Iterable[str], graph: int) -> list[Launch]:
     return [Launch(name, "other", graph, graph + 1 + n, 10, graph=graph) for n, name in enumerate(names)]
 
 
-def eager(names: str, mark: str = "fuseproof.graphed 1") -> list[Launch]:
+def eager(names: Iterable[str], mark: str = "fuseproof.graphed 1") -> list[Launch]:
     return [
         Launch(name, "norm", n, n, 3, component=TRANSFORMER, module=f"block.{n}", mark=mark, operation="aten::norm")
         for n, name in enumerate(names)
@@ -45,6 +47,18 @@ def test_what_aligns_is_attributed_and_the_rest_is_said(names, reference, module
     assert modules.count(None) == found.unmatched
     assert (found.warning is None) is (found.unmatched == 0)
     assert all(one.from_graph for one in found.launches)
+
+
+def test_memsets_and_copies_go_by_their_kind_for_a_graph_names_its_own_otherwise():
+    reference = eager(["Memset (Device)", "a", "Memcpy DtoD (Device -> Device)"])
+    found = align(replayed(["Memset (Unknown)", "a", "memcpy128"], 5), STEPS, reference)
+    assert ["block.0", "block.1", "block.2"] == [one.module for one in found.launches]
+    assert found.warning is None
+
+
+def test_the_warning_says_how_much_time_is_not_attributed():
+    found = align(replayed("abyc", 5), STEPS, eager("abc"))
+    assert found.warning.startswith("1 of 4 launches of CUDA graph replays (0.000 ms) do not align")
 
 
 def test_each_forward_of_a_step_has_its_own_counterpart():
