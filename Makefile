@@ -50,7 +50,7 @@ demo: $(INSTALLED) ## a whole campaign on the embedded model: pictures, verdict,
 	@$(BIN)/fuseproof abba embedded --allow-busy --show --output demo/$$(date +%Y%m%d-%H%M%S) || [ $$? -eq 3 ] # 3: SLOWER
 
 test: $(INSTALLED) ## run the tests that need no GPU
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-gpu: $(INSTALLED) ## run the tests that need an NVIDIA GPU
 	@command -v nvidia-smi >/dev/null || { echo "make test-gpu: no NVIDIA GPU here: nvidia-smi was not found" >&2; exit 1; }

@@ -169,16 +169,18 @@ def bench(
         why_not = save(save_baseline, document)
         click.echo(f"fuseproof: {why_not or f'stored in {save_baseline}'}", err=True)
     wanted = _wanted(model, sites, shapes, captured, fastpaths_from, seed)
-    if stored is not None and baseline is not None:
-        judged = judged_against(stored, document, wanted)
-        document["guard"] = guard_document(judged, baseline)
-        code = exit_codes.first_of(code, guard_code(judged))
-        _say(guard_lines(judged, baseline), as_json)
-    if counted is not None:
-        document["counters"] = counters_of(counted, document["calls"], wanted, report)
-        _say(counter_lines(document["counters"]), as_json)
-    if as_json:
-        click.echo(json.dumps(document, indent=2, allow_nan=False))
+    try:
+        if stored is not None and baseline is not None:
+            judged = judged_against(stored, document, wanted)
+            document["guard"] = guard_document(judged, baseline)
+            code = exit_codes.first_of(code, guard_code(judged))
+            _say(guard_lines(judged, baseline), as_json)
+        if counted is not None:
+            document["counters"] = counters_of(counted, document["calls"], wanted, report)
+            _say(counter_lines(document["counters"]), as_json)
+    finally:  # after an interrupt too: what was measured is told
+        if as_json:
+            click.echo(json.dumps(document, indent=2, allow_nan=False))
     return code
 
 

@@ -2,7 +2,8 @@
 
 A slot leads a session of its own, so a killed campaign (SIGKILL, the out-of-memory killer) would leave it running on
 the device. A small shell holds the reading end of a pipe whose only writing end is ours: when we die, however we die,
-it reads the end of the file and kills the slot's whole group. It waits in one read and uses no processor time.
+it reads the end of the file and kills the slot's whole group. It waits in one read and uses no processor time. A
+campaign that is killed between the slot's start and :meth:`Watchdog.guard`, its next call, leaves the slot behind.
 """
 
 from __future__ import annotations

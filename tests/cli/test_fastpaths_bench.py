@@ -258,6 +258,21 @@ def test_counters_stand_below_the_times_or_why_there_are_none(
 
 
 @pytest.mark.usefixtures("stopwatch")
+def test_an_interrupt_while_counters_are_read_loses_no_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fuseproof.cli.fastpaths_bench_counters.counters_of", interrupted)
+    assert main(["fastpaths", "bench", "--ncu", "gated_residual", "--json"]) == 130
+    document = json.loads(capsys.readouterr().out)
+    assert None is document["counters"]
+    assert [30, 30] == [round(row["fused"]["median_us"]) for row in document["calls"]]
+
+
+@pytest.mark.usefixtures("stopwatch")
 def test_the_counted_program_launches_the_rows_own_calls(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,6 +16,7 @@ from fuseproof.harness.campaign.processes import start_process
 folder = pathlib.Path(sys.argv[1])
 script = "sleep 600 & echo $! >> pids; echo $$ >> pids; mv pids ready; wait"
 start_process(["/bin/sh", "-c", script], os.environ, folder, folder / "out", folder / "err")
+(folder / "guarded").touch()
 sys.stdin.read()
 """
 
@@ -42,7 +43,7 @@ def wait_until(condition: object, *, timeout_s: float = 10.0) -> bool:
 def test_a_killed_campaign_leaves_no_slot(tmp_path: Path) -> None:
     command = [sys.executable, "-c", CAMPAIGN, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as campaign:
-        assert wait_until((tmp_path / "ready").exists)
+        assert wait_until(lambda: all((tmp_path / name).exists() for name in ("ready", "guarded")))
         pids = [int(line) for line in (tmp_path / "ready").read_text().split()]
         assert [True, True] == [is_alive(pid) for pid in pids]
         campaign.send_signal(signal.SIGKILL)
