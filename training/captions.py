@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from training.scenes import Scene, Thing
+from training.scenes import ORDINARY_BACKGROUND, ORDINARY_PLACE, ORDINARY_SIZE, Scene, Thing
 from training.vocabulary import LETTERS
 
 SIZE_WORDS = {
@@ -80,11 +80,12 @@ class Caption:
 
 
 def describe(scene: Scene, random: Random) -> Caption:
-    """One of the many captions that are true of ``scene``."""
-    says_sizes = random.random() < 0.45
+    """One of the many captions that are true of ``scene``; what is not ordinary is always said."""
+    says_sizes = random.random() < 0.3
     claims, phrases = [], []
     for thing in scene.things:
-        size = thing.size if says_sizes and random.random() < 0.8 else None
+        is_clear = thing.size == ORDINARY_SIZE or scene.relation == "inside"
+        size = None if is_clear and not (says_sizes and random.random() < 0.8) else thing.size
         phrases.append(_thing_phrase(thing, size, random))
         claims.append(ThingClaim(thing.shape, thing.colour, thing.pattern, size, None))
     if scene.relation == "alone":
@@ -95,7 +96,8 @@ def describe(scene: Scene, random: Random) -> Caption:
         body, relation = _pair(scene.relation, phrases[0], phrases[1], random)
     else:
         body, relation = _triple(scene.relation, phrases, random)
-    background = scene.background if random.random() < 0.85 else None
+    is_white = scene.background == ORDINARY_BACKGROUND
+    background = None if is_white and random.random() < 0.4 else scene.background
     opening = "" if body.startswith("from") else random.choice(OPENINGS)
     text = opening + body + (_background_phrase(scene.background, random) if background else "")
     return Caption(_finished(text, random), Claims(tuple(claims), relation, background))
@@ -138,7 +140,7 @@ def _with_article(phrase: str) -> str:
 
 
 def _alone(thing: Thing, phrase: str, random: Random) -> tuple[str, str | None]:
-    if random.random() < 0.45:
+    if thing.place == ORDINARY_PLACE and random.random() < 0.7:
         return phrase, None
     return f"{phrase} {random.choice(PLACE_PHRASES[thing.place])}", thing.place
 
@@ -148,10 +150,8 @@ def _pair(relation: str, first: str, second: str, random: Random) -> tuple[str, 
     if relation == "inside":
         forms = ("{a} inside {b}", "{b} with {a} inside", "{a} in {b}", "{b} around {a}")
         return random.choice(forms).format(a=first, b=second), relation
-    if random.random() < 0.15:
-        pair = [first, second]
-        random.shuffle(pair)
-        return " and ".join(pair), "any"
+    if relation == "left" and random.random() < 0.3:
+        return f"{first} and {second}", "any"
     by_relation = {
         "above": ("{a} above {b}", "{a} over {b}", "{b} below {a}", "{b} under {a}", "{a} on top of {b}"),
         "left": ("{a} left of {b}", "{a} to the left of {b}", "{b} right of {a}", "{b} to the right of {a}"),

@@ -101,9 +101,9 @@ def judge(
     ]
 
 
-def psnr_of_vae(vae: Any, count: int, device: torch.device) -> list[float]:
-    """PSNR in dB of the VAE on held-out renders."""
-    scenes = [item.scene for item in draw_described(EVALUATION_SEED, count, 1, held_out=True)]
+def psnr_of_vae(vae: Any, count: int, device: torch.device, subset: str = "all") -> list[float]:
+    """PSNR in dB of the VAE on held-out renders of a subset."""
+    scenes = [item.scene for item in draw_described(EVALUATION_SEED, count, 1, held_out=True, subset=subset)]
     side: int = vae.config.sample_size
     return reconstructed(vae, Drawings.of(scenes, device), side, 16)[1]
 
@@ -174,7 +174,7 @@ def main(arguments: list[str] | None = None) -> int:
     batch = options.batch or (50 if device.type == "cuda" else 1)
     folder = checkpoint_folder(options.checkpoint)
     pipe = load(folder, device)
-    psnr = psnr_of_vae(pipe.vae, options.renders, device)
+    psnr = psnr_of_vae(pipe.vae, options.renders, device, options.subset)
     mean_psnr = sum(psnr) / len(psnr)
     sys.stdout.write(
         f"{options.checkpoint}, {options.steps} steps, seeds from {options.seed}, {device.type}, fp32\n"

@@ -3,6 +3,7 @@
 #   training/run_on_gpu.sh 1    VAE 230 s, text encoder 55 s, transformer 190 s
 #   training/run_on_gpu.sh 2    transformer 545 s
 #   training/run_on_gpu.sh 3    transformer 330 s, evaluation about 110 s
+#   training/run_on_gpu.sh all  the three in one go, about 25 minutes, where a command may take so long
 #   training/run_on_gpu.sh 4    edit 560 s: begins from $RUN/longcat-image, or goes on from $RUN/models
 #   training/run_on_gpu.sh 5    edit 140 s, turbo 280 s, evaluation of all three about 120 s
 #   training/run_on_gpu.sh smoke-edits    the stages of parts 4 and 5, tiny, on the CPU, after smoke (2 min)
@@ -65,6 +66,13 @@ evaluation() {
 	cp "$RUN"/evaluation/{guidance-4.5.json,guidance-4.5.png,summary.json} "$OUT/"
 }
 
+glance() { # at so many prompts, how far it is
+	echo "== a glance at 32 prompts [$SECONDS s]"
+	"$PYTHON" -m training.evaluate --checkpoint "$RUN/longcat-image" --prompts 32 --renders 32 --guidance 2.5 \
+		--output "$RUN/glance"
+	cp "$RUN/glance/guidance-2.5.png" "$OUT/glance.png"
+}
+
 keep() { # whatever there is: it runs after a failure too
 	[ ! -d "$RUN/curves" ] || tar -C "$RUN" -czf "$OUT/curves.tar.gz" curves
 	[ ! -d "$RUN/$WHAT" ] || tar -C "$RUN" -czf - "$WHAT" | split -b 14m - "$OUT/$WHAT.tar.gz."
@@ -78,8 +86,12 @@ part() {
 		[ -d "$RUN/parts/vae" ] || stage --stage vae --seconds "$VAE_SECONDS" --scenes 60000
 		stage --stage text --seconds "$TEXT_SECONDS" --scenes 40000
 		transformer "${PARTS[0]}"
+		glance
 		;;
-	2) transformer "${PARTS[1]}" ;;
+	2)
+		transformer "${PARTS[1]}"
+		glance
+		;;
 	3)
 		transformer "${PARTS[2]}"
 		evaluation
@@ -93,6 +105,11 @@ part() {
 		edit "${EDIT_PARTS[1]}"
 		stage --stage turbo --seconds "${TURBO_SECONDS:-280}" --scenes "$EDIT_SCENES"
 		evaluation_of_models
+		;;
+	all)
+		part 1
+		part 2
+		part 3
 		;;
 	smoke-edits)
 		WHAT=models
@@ -110,7 +127,7 @@ part() {
 			--output "$RUN/evaluation"
 		;;
 	*)
-		echo "usage: $0 1|2|3|4|5|smoke|smoke-edits" >&2
+		echo "usage: $0 all|1|2|3|4|5|smoke|smoke-edits" >&2
 		exit 2
 		;;
 	esac

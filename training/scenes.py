@@ -1,5 +1,9 @@
 """Scenes: what a picture shows, drawn from a seed. Torch-free, so that worker processes start at once.
 
+A caption that says nothing of it means the ordinary: medium things, side by side in the middle, on white. What a
+caption leaves open is little, a jitter of places, sizes, angles and colours: a small model that has to choose between
+nine places for a thing draws none, or two.
+
 A scene is fixed by its seed and index alone. One in ten combinations (of shapes, colours, patterns and relation) is
 held out by a hash of its name: training never sees it, the evaluation sees nothing else.
 """
@@ -27,7 +31,12 @@ from training.vocabulary import (
 
 HELD_OUT_ONE_IN = 10
 MARGIN = 9.0
-GAP = (8.0, 40.0)
+GAP = (12.0, 24.0)
+LEAST_GAP = 8.0
+PLACE_JITTER = 8.0
+ORDINARY_SIZE, ORDINARY_PLACE, ORDINARY_BACKGROUND = "medium", "center", "white"
+ORDINARY_SHARE = 0.5
+WHITE_SHARE = 0.2
 COLOUR_JITTER = 6
 LARGEST_ANGLE = 5.0
 SIMILAR = (
@@ -111,7 +120,7 @@ def _any_scene(random: Random) -> Scene:
     relation = random.choices(
         ("alone", "above", "left", "inside", "row", "column"), weights=(34, 20, 20, 10, 8, 8), k=1
     )[0]
-    background = random.choice(COLOUR_NAMES)
+    background = ORDINARY_BACKGROUND if random.random() < WHITE_SHARE else random.choice(COLOUR_NAMES)
     count = {"alone": 1, "row": 3, "column": 3}.get(relation, 2)
     colours = _colours(random, count, background, apart=relation == "inside")
     sizes = _sizes(random, relation, count)
@@ -163,7 +172,8 @@ def _colours(random: Random, count: int, background: str, *, apart: bool) -> lis
 def _sizes(random: Random, relation: str, count: int) -> list[str]:
     if relation == "inside":
         return ["small", "large"]
-    return [random.choice(SIZES if count < 3 else SIZES[:2]) for _ in range(count)]
+    known = SIZES if count < 3 else SIZES[:2]
+    return [ORDINARY_SIZE if random.random() < ORDINARY_SHARE else random.choice(known) for _ in range(count)]
 
 
 def _shape(random: Random, relation: str, slot: int, size: str) -> str:
@@ -182,36 +192,39 @@ def _centres(random: Random, relation: str, radii: list[float]) -> list[tuple[fl
     if relation == "alone":
         return [_cell_centre(random, radii[0])]
     if relation == "inside":
-        x, y = (_between(random, radii[1]) for _ in range(2))
+        x, y = (_middle(random) for _ in range(2))
         return [(x + random.uniform(-4, 4), y + random.uniform(-4, 4)), (x, y)]
     along = _side_by_side(random, radii)
-    across = _between(random, max(radii))
+    across = _middle(random)
     centres = []
     for position, radius in zip(along, radii, strict=True):
-        off = min(max(across + random.uniform(-12, 12), MARGIN + radius), CANVAS - MARGIN - radius)
+        off = min(max(across + random.uniform(-6, 6), MARGIN + radius), CANVAS - MARGIN - radius)
         centres.append((off, position) if relation in ("above", "column") else (position, off))
     return centres
 
 
 def _cell_centre(random: Random, radius: float) -> tuple[float, float]:
     """Well inside one cell of the grid, as far as the radius lets it be."""
-    cell = CANVAS / 3
+    place = ORDINARY_PLACE if random.random() < ORDINARY_SHARE else random.choice(PLACES)
+    row, column = divmod(PLACES.index(place), 3)
     centres = []
-    for _ in range(2):
-        middle = cell * (random.randrange(3) + 0.5) + random.uniform(-0.3, 0.3) * cell
+    for number in (column, row):
+        middle = CANVAS / 3 * (number + 0.5) + random.uniform(-PLACE_JITTER, PLACE_JITTER)
         centres.append(min(max(middle, MARGIN + radius), CANVAS - MARGIN - radius))
     return centres[0], centres[1]
 
 
-def _between(random: Random, radius: float) -> float:
-    return random.uniform(MARGIN + radius, CANVAS - MARGIN - radius)
+def _middle(random: Random) -> float:
+    return CANVAS / 2 + random.uniform(-PLACE_JITTER, PLACE_JITTER)
 
 
 def _side_by_side(random: Random, radii: list[float]) -> list[float]:
-    """Centres along one axis, in order, that leave a gap between neighbours and a margin outside."""
+    """Centres along one axis, in order, round the middle, that leave a gap between neighbours and a margin outside."""
     room = CANVAS - 2 * MARGIN - 2 * sum(radii)
-    gaps = [GAP[0] + random.random() * min(GAP[1], max(room / len(radii) - GAP[0], 0.0)) for _ in radii[1:]]
-    position = MARGIN + random.uniform(0, max(room - sum(gaps), 0.0))
+    most = max(min(GAP[1], room / len(radii)), LEAST_GAP)
+    gaps = [random.uniform(min(GAP[0], most), most) for _ in radii[1:]]
+    spare = max(room - sum(gaps), 0.0)
+    position = MARGIN + min(max(spare / 2 + random.uniform(-PLACE_JITTER, PLACE_JITTER), 0.0), spare)
     centres = []
     for radius, gap in zip(radii, [*gaps, 0.0], strict=True):
         centres.append(position + radius)

@@ -35,6 +35,7 @@ class VaeSettings:
     batch: int = 32
     rate: float = 1.0e-3
     decay: float = 0.999
+    latent_noise: float = 0.0
     seed: int = 1
     log_every: int = 25
     save_every_s: float = 120.0
@@ -68,12 +69,16 @@ def new_state(vae: Any, settings: VaeSettings, device: torch.device) -> StageSta
     return StageState({"vae": vae}, {"vae": average}, adamw([(vae, 1.0)], 1e-4, device))
 
 
-def vae_losses(vae: Any, pictures: torch.Tensor, generator: torch.Generator) -> dict[str, torch.Tensor]:
+def vae_losses(
+    vae: Any, pictures: torch.Tensor, generator: torch.Generator, latent_noise: float
+) -> dict[str, torch.Tensor]:
     """The terms of the loss for pictures [B, 3, S, S] in -1..1, each a scalar in fp32."""
     posterior = vae.encode(pictures).latent_dist
     mean, log_variance = posterior.mean.float(), posterior.logvar.float()
     noise = torch.randn(mean.shape, generator=generator, device=mean.device)
     latents = mean + torch.exp(0.5 * log_variance) * noise
+    if latent_noise:
+        latents = latents + _disturbance(mean.detach(), latent_noise, generator)
     drawn = vae.decode(latents.to(pictures.dtype), return_dict=False)[0].float()
     terms = {
         "picture": _difference(drawn, pictures),
@@ -83,6 +88,12 @@ def vae_losses(vae: Any, pictures: torch.Tensor, generator: torch.Generator) -> 
     smaller = vae.decode(functional.avg_pool2d(latents[:quarter], 2).to(pictures.dtype), return_dict=False)[0].float()
     terms["smaller"] = functional.l1_loss(smaller, functional.avg_pool2d(pictures[:quarter], 2))
     return terms
+
+
+def _disturbance(mean: torch.Tensor, most: float, generator: torch.Generator) -> torch.Tensor:
+    """Noise of up to ``most`` times the spread of latents ``mean`` [B, C, h, w], another amount for each picture."""
+    amounts = most * torch.rand(len(mean), 1, 1, 1, generator=generator, device=mean.device)
+    return amounts * mean.std() * torch.randn(mean.shape, generator=generator, device=mean.device)
 
 
 def _difference(drawn: torch.Tensor, pictures: torch.Tensor) -> torch.Tensor:
@@ -110,7 +121,7 @@ def train_vae(state: StageState, drawings: Drawings, side: int, pace: Any, setti
         else:
             pictures = renders(next(whole))
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            terms = vae_losses(vae, pictures, generator)
+            terms = vae_losses(vae, pictures, generator, settings.latent_noise)
         rate = pace.rate(settings.rate)
         total(terms).backward()
         step_optimizer(state.optimizer, rate, 1.0)

@@ -17,6 +17,8 @@ from fuseproof.fastpaths.check_values import filler
 
 CAPTURED = "captured"
 """The kind of values that were saved from a request."""
+RANDOM = "random"
+"""The kind of values that is timed: what a model computes from other arguments is computed here, too."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class Call:
     memory_bytes: tuple[int, ...]
     traffic_bytes: int | None
     captured: str | None
+    settle: Callable[[tuple[Any, ...]], None]
 
     @property
     def written_memory(self) -> frozenset[int]:
@@ -47,8 +50,8 @@ class Made:
     blocks: tuple[torch.Tensor, ...]
 
 
-def read_calls(folder: Path) -> list[Call]:
-    """All calls of the task in ``folder``."""
+def read_calls(folder: Path, settle: Callable[[tuple[Any, ...]], None]) -> list[Call]:
+    """All calls of the task in ``folder``; ``settle`` is the reference's, and changes random arguments in place."""
     document = json.loads((folder / "calls.json").read_text(encoding="utf-8"))
     return [
         Call(
@@ -60,6 +63,7 @@ def read_calls(folder: Path) -> list[Call]:
             memory_bytes=tuple(entry["memory_bytes"]),
             traffic_bytes=entry["traffic_bytes"],
             captured=entry["captured"],
+            settle=settle,
         )
         for entry in document["calls"]
     ]
@@ -79,6 +83,8 @@ def make(call: Call, kind: str, device: torch.device, folder: Path, seed: int = 
         fill(block)
         blocks.append(block)
     arguments = tuple(_made(entry, blocks) for entry in call.arguments)
+    if kind == RANDOM:
+        call.settle(arguments)
     return Made(arguments, {name: _made(entry, blocks) for name, entry in call.keywords.items()}, tuple(blocks))
 
 

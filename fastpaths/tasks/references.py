@@ -1,5 +1,7 @@
 """A kernel's ``reference`` as a file of its own: the function and everything that it uses, from whichever kernel files.
 
+Beside it stands ``settle``, which makes the values of a made-up call what a model would compute, where it matters.
+
 What remains needs torch alone. Names of other files get the file's name in front, so that none stands for two things.
 """
 
@@ -13,7 +15,10 @@ from fuseproof.errors import FuseproofError
 
 ROOM = Path(__file__).parent.parent / "kernels"
 PACKAGE = "fuseproof.fastpaths.kernels"
-FUNCTION = "reference"
+FUNCTION, SETTLE = "reference", "settle"
+NOTHING_TO_SETTLE = """def settle(arguments):
+    \"\"\"Any values are a model's.\"\"\"
+"""
 Item = tuple[str, str]
 """A kernel file's stem and a name at its top level."""
 
@@ -22,6 +27,10 @@ def reference_source(kernel: str) -> str:
     """The whole file; a :class:`FuseproofError` where the reference uses what cannot be taken along."""
     collected = _Collected(kernel)
     collected.take((kernel, FUNCTION))
+    if any(SETTLE in _defined(node) for node in _file(kernel).body):
+        collected.take((kernel, SETTLE))
+    else:
+        collected.texts.append(NOTHING_TO_SETTLE.rstrip())
     head = [
         f'"""The definition of correct for {kernel}: plain torch, taken from fuseproof\'s kernel file of that name."""',
         "",

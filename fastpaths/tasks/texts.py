@@ -30,11 +30,11 @@ import torch
 from candidate import candidate
 from checking import fault
 from inputs import read_calls
-from reference import reference
+from reference import reference, settle
 
 FOLDER = Path(__file__).parent
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-CASES = [(call, kind) for call in read_calls(FOLDER) for kind in call.values]
+CASES = [(call, kind) for call in read_calls(FOLDER, settle) for kind in call.values]
 
 
 @pytest.mark.parametrize(("call", "kind"), CASES, ids=[f"{call.name}; {kind}" for call, kind in CASES])
@@ -54,7 +54,7 @@ import torch
 
 from candidate import candidate
 from inputs import read_calls
-from reference import reference
+from reference import reference, settle
 from timing import HEAD, rows
 
 FOLDER = Path(__file__).parent
@@ -62,7 +62,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def main() -> int:
-    real = [call for call in read_calls(FOLDER) if call.is_real]
+    real = [call for call in read_calls(FOLDER, settle) if call.is_real]
     print(f"{torch.cuda.get_device_name() if DEVICE.type == 'cuda' else 'CPU'}, torch {torch.__version__}")
     print("medians [fastest, slowest round]; copy: the time to copy as many bytes as a call must move")
     if DEVICE.type != "cuda":

@@ -15,7 +15,7 @@ from fuseproof.fastpaths.families import kernel_module
 from fuseproof.fastpaths.tasks.checking import fault
 from fuseproof.fastpaths.tasks.comparing import difference
 from fuseproof.fastpaths.tasks.folder import argument_rows
-from fuseproof.fastpaths.tasks.inputs import Call
+from fuseproof.fastpaths.tasks.inputs import Call, make
 from fuseproof.fastpaths.tasks.references import reference_source
 from fuseproof.fastpaths.tasks.texts import candidate_text
 from fuseproof.fastpaths.tasks.timing import rows
@@ -28,15 +28,15 @@ from tests.fastpaths.test_verification import residual_call
 CPU = torch.device("cpu")
 
 
-def taken_out(kernel: str):
-    """The ``reference`` of a file of its own, which finds no module but torch's."""
+def taken_out(kernel: str, function: str = "reference"):
+    """The ``reference``, or ``settle``, of a file of its own, which finds no module but torch's."""
     source = reference_source(kernel)
     assert "triton" not in source
     assert "import fuseproof" not in source
     assert "from fuseproof." not in source
     names: dict[str, object] = {}
     exec(compile(source, f"{kernel}.py", "exec"), names)
-    return names["reference"]
+    return names[function]
 
 
 def test_every_kernels_reference_can_be_taken_out() -> None:
@@ -65,6 +65,27 @@ def test_a_reference_that_was_taken_out_has_the_same_bits() -> None:
         assert difference(taken_out(kernel)(*arguments), expected, same_strides=True) is None
         judged.add(kernel)
     assert {"layernorm_modulate", "qk_norm_rope", "causal_conv_input", "guidance_step"} <= judged
+
+
+def test_what_a_model_would_compute_is_computed_in_random_calls() -> None:
+    settled = set()
+    for call in small_wan_vae_calls():
+        kernel = call.layout.operation
+        found, _ = call.layout.make(CPU, filler("random", 3, CPU))
+        expected, _ = call.layout.make(CPU, filler("random", 3, CPU))
+        taken_out(kernel, "settle")(found)
+        own = getattr(kernel_module(kernel), "settle", None)
+        if own is not None:
+            own(expected)
+            settled.add(kernel)
+        assert difference(found, expected, same_strides=True) is None
+    assert "wan_norm_silu" in settled
+
+
+@pytest.mark.parametrize(("kind", "is_settled"), [("random", True), ("ties", False)])
+def test_only_random_calls_are_settled(tmp_path: Path, kind: str, is_settled: bool) -> None:
+    call = dataclasses.replace(call_of_four(), settle=lambda arguments: arguments[0].fill_(123.25))
+    assert (make(call, kind, CPU, tmp_path).arguments[0] == 123.25).all().item() is is_settled
 
 
 NAN = torch.tensor([float("nan"), 1.0])
@@ -168,7 +189,7 @@ class Tired:
 
 def call_of_four() -> Call:
     place = {"memory": 0, "dtype": "float32", "shape": [4], "strides": [1], "offset": 0}
-    return Call("four", True, ("random",), ({"tensor": place},), {}, (16,), 32, None)
+    return Call("four", True, ("random",), ({"tensor": place},), {}, (16,), 32, None, lambda _: None)
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,38 @@ def test_every_thing_lies_inside_the_picture() -> None:
     ]
 
 
+def test_what_a_caption_leaves_out_is_ordinary() -> None:
+    unsaid = {"size": 0, "place": 0, "background": 0, "relation": 0}
+    for index in range(600):
+        scene = draw_scene(6, index, held_out=False)
+        claims = describe(scene, Random(index)).claims
+        for claim, item in zip(claims.things, scene.things, strict=True):
+            if claim.size is None and scene.relation != "inside":
+                unsaid["size"] += 1
+                assert "medium" == item.size
+        if scene.relation == "alone" and claims.things[0].place is None:
+            unsaid["place"] += 1
+            assert "center" == scene.things[0].place
+        if claims.background is None:
+            unsaid["background"] += 1
+            assert "white" == scene.background
+        if claims.relation == "any":
+            unsaid["relation"] += 1
+            assert scene.things[0].x < scene.things[1].x
+    assert min(unsaid.values()) > 20
+
+
+def test_groups_stand_in_the_middle() -> None:
+    scenes = [draw_scene(7, index, held_out=False) for index in range(300)]
+    for scene in scenes:
+        if scene.relation == "alone":
+            continue
+        for axis in ("x", "y"):
+            low = min(getattr(item, axis) - item.radius for item in scene.things)
+            high = max(getattr(item, axis) + item.radius for item in scene.things)
+            assert 112 <= (low + high) / 2 <= 144
+
+
 def test_letters_have_strokes() -> None:
     assert set(LETTERS) == set(STROKES)
 
