@@ -38,7 +38,7 @@ class Compiled:
             self._run_eagerly()
             sys.stderr.write(f"NOT COMPILED, SLOWER: {type(error).__name__}: {' '.join(str(error).split())[:300]}\n")
         finally:
-            self._state.optimizer.zero_grad(set_to_none=True)
+            self._state.optimizer.drop_gradients()
 
     def _run_eagerly(self) -> None:
         self.is_on = False

@@ -22,7 +22,7 @@ from training.edits import DescribedEdit
 from training.flow_stage import FlowSettings, LatentSet, draw_sigmas, flow_losses, predict_velocity
 from training.geometry import Geometry, image_ids
 from training.progress import Progress
-from training.state import StageState, step_optimizer
+from training.state import StageState
 from training.tokens import Template, padded_ids, text_positions
 
 
@@ -171,7 +171,7 @@ def train_edits(
         drawn, edited, sigmas = both_losses(state, data, rows, pace.step, tasks, settings, full=full)
         (drawn.mean() + edited.mean()).backward()
         rate = pace.rate(settings.rate)
-        step_optimizer(state.optimizer, rate, 1.0)
+        state.optimizer.step(rate, 1.0)
         for average in state.averages.values():
             average.update(pace.step)
         drawing.add(drawn.detach(), sigmas)

@@ -19,8 +19,9 @@ import torch
 from training.data import Drawings, batches, step_generator
 from training.described import CAPTIONS_EACH
 from training.geometry import Geometry, image_ids, pack
+from training.optimizers import muon_and_adamw
 from training.progress import Progress
-from training.state import Average, StageState, adamw, step_optimizer
+from training.state import Average, StageState
 from training.tokens import Template, embed_prompts, text_ids, text_positions
 from training.vae_stage import DRAWN_AT_ONCE
 
@@ -81,9 +82,9 @@ def new_state(transformer: Any, text_encoder: Any, settings: FlowSettings, devic
         "transformer": Average(copy.deepcopy(transformer), transformer, settings.decay),
         "text_encoder": Average(copy.deepcopy(text_encoder), text_encoder, settings.decay),
     }
-    groups = [(transformer, 1.0), (text_encoder, settings.text_rate_share)]
+    others = [(text_encoder, settings.text_rate_share)]
     modules = {"transformer": transformer, "text_encoder": text_encoder}
-    return StageState(modules, averages, adamw(groups, settings.weight_decay, device))
+    return StageState(modules, averages, muon_and_adamw(transformer, others, settings.weight_decay, device))
 
 
 def draw_sigmas(count: int, mu: float, spread: float, generator: torch.Generator) -> torch.Tensor:
@@ -183,7 +184,7 @@ def train_flow(
             losses = flow_losses(transformer, text_encoder, batch, template, img_ids)
         losses.mean().backward()
         rate = pace.rate(settings.rate)
-        step_optimizer(state.optimizer, rate, 1.0)
+        state.optimizer.step(rate, 1.0)
         for average in state.averages.values():
             average.update(pace.step)
         logged.add(losses.detach(), batch.sigmas)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from training.optimizers import Optimizer
 from training.pace import Pace
 
 
@@ -53,7 +53,7 @@ class StageState:
 
     modules: dict[str, torch.nn.Module]
     averages: dict[str, Average]
-    optimizer: torch.optim.Optimizer
+    optimizer: Optimizer
     curve: list[CurvePoint] = field(default_factory=list)
 
     def save(self, path: Path, pace: Pace) -> None:
@@ -108,27 +108,3 @@ def averaged_weights(path: Path, name: str, device: torch.device) -> dict[str, A
     """The averaged weights of one module of a stage that was saved."""
     weights: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)["averages"][name]
     return weights
-
-
-def adamw(groups: Iterable[tuple[torch.nn.Module, float]], weight_decay: float, device: torch.device) -> Any:
-    """AdamW over modules, each with its share of the learning rate; matrices alone decay."""
-    parameters = []
-    for module, share in groups:
-        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        for chosen, decay in (
-            ([parameter for parameter in trained if parameter.ndim > 1], weight_decay),
-            ([parameter for parameter in trained if parameter.ndim <= 1], 0.0),
-        ):
-            parameters.append({"params": chosen, "weight_decay": decay, "rate_share": share})
-    return torch.optim.AdamW(parameters, lr=1e-3, betas=(0.9, 0.95), eps=1e-8, fused=device.type == "cuda")
-
-
-def step_optimizer(optimizer: Any, rate: float, largest_norm: float) -> None:
-    """One step at ``rate``, gradients clipped, then dropped."""
-    for group in optimizer.param_groups:
-        group["lr"] = rate * group["rate_share"]
-    torch.nn.utils.clip_grad_norm_(
-        [parameter for group in optimizer.param_groups for parameter in group["params"]], largest_norm
-    )
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)

@@ -19,8 +19,9 @@ from torch.nn import functional
 from training.captions import Claims
 from training.data import batches
 from training.described import Described
+from training.optimizers import adamw
 from training.progress import Progress
-from training.state import Average, StageState, adamw, step_optimizer
+from training.state import Average, StageState
 from training.tokens import LONGEST_PROMPT, Template, embed_prompts, padded_ids, text_positions
 from training.vocabulary import COLOUR_NAMES, PATTERNS, PLACES, RELATIONS, SHAPES, SIZES
 
@@ -139,7 +140,7 @@ def train_text(state: StageState, prompts: Prompts, template: Template, pace: An
             loss, right = text_loss(text_encoder, heads, prompts, rows, template, pace.step)
         loss.backward()
         rate = pace.rate(settings.rate)
-        step_optimizer(state.optimizer, rate, 1.0)
+        state.optimizer.step(rate, 1.0)
         state.averages["text_encoder"].update(pace.step)
         if pace.step % settings.log_every == 0:
             losses = {"loss": loss.item(), "wrong": 1 - right.item()}

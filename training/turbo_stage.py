@@ -24,8 +24,9 @@ from training.data import batches, step_generator
 from training.edit_prompts import edit_ids, embed_instructions
 from training.edit_stage import EditSet, Tasks, predict_edit_velocity
 from training.low_rank import RANK, Factors
+from training.optimizers import adamw
 from training.progress import Progress
-from training.state import Average, StageState, adamw, step_optimizer
+from training.state import Average, StageState
 from training.tokens import text_positions
 
 SEGMENTS = 8
@@ -190,7 +191,7 @@ def _trajectory(
     for number in range(SEGMENTS):
         loss, own_end, teachers_end = distillation.segment(latents, number, conditions)
         loss.backward()
-        step_optimizer(state.optimizer, rate, 1.0)
+        state.optimizer.step(rate, 1.0)
         state.averages["factors"].update(pace.step)
         pace.step += 1
         losses[number] = loss.detach()

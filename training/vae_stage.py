@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from training.data import Drawings, batches, step_generator
+from training.optimizers import adamw
 from training.progress import Progress
-from training.state import Average, StageState, adamw, step_optimizer
+from training.state import Average, StageState
 
 WHOLE_PICTURES_FROM = 0.65
 KL_WEIGHT = 3e-4
@@ -124,7 +125,7 @@ def train_vae(state: StageState, drawings: Drawings, side: int, pace: Any, setti
             terms = vae_losses(vae, pictures, generator, settings.latent_noise)
         rate = pace.rate(settings.rate)
         total(terms).backward()
-        step_optimizer(state.optimizer, rate, 1.0)
+        state.optimizer.step(rate, 1.0)
         state.averages["vae"].update(pace.step)
         if pace.step % settings.log_every == 0:
             losses = {name: value.item() for name, value in terms.items()}

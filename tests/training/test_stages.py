@@ -24,6 +24,7 @@ from training.geometry import (
     image_ids,
     pack,
 )
+from training.optimizers import Optimizer
 from training.pace import Pace
 from training.progress import Progress
 from training.state import CurvePoint, DivergedError, StageState
@@ -226,7 +227,7 @@ class Uncompilable(torch.nn.Module):
 
 def test_a_compiler_that_fails_is_said_loudly_and_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     model = Uncompilable()
-    state = StageState({}, {}, torch.optim.SGD(model.parameters(), lr=1.0))
+    state = StageState({}, {}, Optimizer(torch.optim.SGD(model.parameters(), lr=1.0)))
     calls: list[bool] = []
 
     def rehearse(full_text: bool) -> torch.Tensor:

@@ -1,0 +1,75 @@
+"""Which optimizer steps which weight, and that several save and step as one."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from training.geometry import SMOKE, build_transformer
+from training.optimizers import Optimizer, adamw, muon_and_adamw
+
+CPU = torch.device("cpu")
+
+
+def small_model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return build_transformer(SMOKE)
+
+
+def test_products_inside_the_blocks_go_to_muon_and_every_other_weight_to_adamw() -> None:
+    model, other = small_model(), torch.nn.Linear(2, 2)
+    optimizer = muon_and_adamw(model, [(other, 0.2)], 0.01, CPU)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    muon, rest = (
+        [names.get(id(p)) for group in part.param_groups for p in group["params"]] for part in optimizer.parts
+    )
+    assert "transformer_blocks.0.attn.to_q.weight" in muon
+    assert "single_transformer_blocks.1.proj_mlp.weight" in muon
+    assert {"transformer_blocks.0.norm1.linear.weight", "x_embedder.weight", "proj_out.weight", None} <= set(rest)
+    assert len(names) + 2 == len(muon) + len(rest)
+    assert {0.2, 1.0} == {group["rate_share"] for group in optimizer.param_groups}
+
+
+def stepped(model: torch.nn.Module, optimizer: Optimizer, steps: int) -> None:
+    for step in range(steps):
+        torch.manual_seed(step)
+        for parameter in model.parameters():
+            parameter.grad = torch.randn(parameter.shape)
+        optimizer.step(1e-3, 1.0)
+
+
+def test_a_muon_update_has_the_size_of_an_adamw_update() -> None:
+    changes = []
+    for build in (lambda model: muon_and_adamw(model, [], 0.0, CPU), lambda model: adamw([(model, 1.0)], 0.0, CPU)):
+        model = small_model()
+        weight = model.get_parameter("transformer_blocks.0.attn.to_q.weight")
+        before = weight.detach().clone()
+        stepped(model, build(model), 1)
+        changes.append((weight - before).square().mean().sqrt().item())
+    assert 0.1 < changes[0] / changes[1] < 0.4  # 0.2 by its rule, where AdamW's first step is the whole rate
+
+
+def test_gradients_are_dropped() -> None:
+    model = small_model()
+    stepped(model, adamw([(model, 1.0)], 0.0, CPU), 1)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_what_is_saved_goes_on_as_if_it_had_not_been() -> None:
+    first = small_model()
+    optimizer = muon_and_adamw(first, [], 0.01, CPU)
+    stepped(first, optimizer, 3)
+    second = copy.deepcopy(first)
+    resumed = muon_and_adamw(second, [], 0.01, CPU)
+    resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    for model, own in ((first, optimizer), (second, resumed)):
+        stepped(model, own, 2)
+    assert all(torch.equal(one, two) for one, two in zip(first.parameters(), second.parameters(), strict=True))
+
+
+def test_another_number_of_optimizers_is_refused() -> None:
+    model = small_model()
+    with pytest.raises(ValueError, match="of 2 optimizers, and here are 1"):
+        adamw([(model, 1.0)], 0.0, CPU).load_state_dict(muon_and_adamw(model, [], 0.0, CPU).state_dict())
