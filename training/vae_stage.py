@@ -1,8 +1,10 @@
-"""Trains the VAE: absolute and squared error, edges, a little KL, and latents that survive being made smaller.
+"""Trains the VAE: absolute and squared error, edges, a little KL; latents survive noise and being made smaller.
 
-The last term decodes latents that were averaged two by two and wants the picture at half its size: latents then carry
-what a picture shows at low frequencies, which a flow model learns sooner. Most of the time crops of half the side are
-seen, at a quarter of the cost. When it is done, the scale and shift of its latents are measured on fresh renders.
+Noise of up to half the latents' spread makes the decoder forgive what a flow model gets a little wrong (measured in
+training/README.md, Rehearsed). Another term decodes latents that were averaged two by two and wants the picture at half
+its size: latents then carry what a picture shows at low frequencies, which a flow model learns sooner. Most of the time
+crops of half the side are seen, at a quarter of the cost. When it is done, the scale and shift of its latents are
+measured on fresh renders.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ class VaeSettings:
     batch: int = 32
     rate: float = 1.0e-3
     decay: float = 0.999
-    latent_noise: float = 0.0
+    latent_noise: float = 0.5
     seed: int = 1
     log_every: int = 25
     save_every_s: float = 120.0
@@ -79,7 +81,7 @@ def vae_losses(
     noise = torch.randn(mean.shape, generator=generator, device=mean.device)
     latents = mean + torch.exp(0.5 * log_variance) * noise
     if latent_noise:
-        latents = latents + _disturbance(mean.detach(), latent_noise, generator)
+        latents = latents + disturbance(mean.detach(), latent_noise, generator)
     drawn = vae.decode(latents.to(pictures.dtype), return_dict=False)[0].float()
     terms = {
         "picture": _difference(drawn, pictures),
@@ -91,8 +93,8 @@ def vae_losses(
     return terms
 
 
-def _disturbance(mean: torch.Tensor, most: float, generator: torch.Generator) -> torch.Tensor:
-    """Noise of up to ``most`` times the spread of latents ``mean`` [B, C, h, w], another amount for each picture."""
+def disturbance(mean: torch.Tensor, most: float, generator: torch.Generator) -> torch.Tensor:
+    """Noise for latents ``mean`` [B, C, h, w]: of each picture another share of their spread, up to ``most``."""
     amounts = most * torch.rand(len(mean), 1, 1, 1, generator=generator, device=mean.device)
     return amounts * mean.std() * torch.randn(mean.shape, generator=generator, device=mean.device)
 

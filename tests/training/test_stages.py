@@ -242,6 +242,14 @@ def test_a_compiler_that_fails_is_said_loudly_and_left_out(capsys: pytest.Captur
     assert (1, 2) == tuple(model.transformer_blocks[0](torch.ones(1, 2)).shape)
 
 
+def test_each_pictures_latents_are_disturbed_by_another_share_of_their_spread() -> None:
+    latents = 3.0 * torch.randn(64, 16, 8, 8, generator=torch.Generator().manual_seed(1))
+    noise = vae_stage.disturbance(latents, 0.5, torch.Generator().manual_seed(2))
+    shares = noise.std(dim=(1, 2, 3)) / latents.std()
+    assert 0.45 < shares.max() < 0.55
+    assert shares.min() < 0.05
+
+
 def test_a_line_of_progress_tells_the_rate_since_the_line_before(capsys: pytest.CaptureFixture[str]) -> None:
     progress, pace = Progress("text", 10, every_s=0.0), Pace(100.0, 100.0)
     progress.tell(pace, {"loss": 2.0})
