@@ -29,6 +29,8 @@ STANDS_OUT = 17.0
 SPECK_SHARE = 0.0035
 """Regions below this share of the picture are noise."""
 SECOND_COLOUR_SHARE = 0.11
+THIN_BRIDGE = 3.0 / 256
+"""Of the side: what is thinner than twice this does not join two pieces of a pattern."""
 SPOT_SHARE = 0.035
 LEAST_OVERLAP = 0.72
 PALETTE = rgb2lab(np.array([[COLOURS[name] for name in COLOUR_NAMES]], dtype=np.uint8))[0]
@@ -197,12 +199,16 @@ def _accent(colour: str, background: str) -> str | None:
 
 
 def _pattern_of(accent: Mask, core: Mask) -> str:
-    """Stripes reach from side to side; dots leave the rest in one piece; checks do neither."""
+    """Stripes reach from side to side; dots leave the rest in one piece; checks do neither.
+
+    Checks touch at their corners, where a soft edge joins what lies between: such bridges are thin, and are cut.
+    """
     rows = np.nonzero(core.sum(axis=1) > 6)[0]
     share_by_row = np.array([accent[row].sum() / core[row].sum() for row in rows])
     if np.mean((share_by_row < 0.2) | (share_by_row > 0.8)) > 0.62 and share_by_row.max() > 0.8:
         return "striped"
-    pieces, _ = ndimage.label(ndimage.binary_erosion(core & ~accent))
+    cut = max(1, round(THIN_BRIDGE * core.shape[0]))
+    pieces, _ = ndimage.label(ndimage.binary_erosion(core & ~accent, iterations=cut))
     sizes = np.bincount(pieces.ravel())[1:]
     return "dotted" if len(sizes) and sizes.max() > 0.7 * sizes.sum() else "checked"
 

@@ -33,6 +33,13 @@ class Drawings:
         return len(self.backgrounds)
 
 
+def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """``tensor`` of the host on ``device``, without waiting for what the device has still to do."""
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
 def batches(count: int, size: int, seed: int, start_step: int, device: torch.device) -> Iterator[torch.Tensor]:
     """Numbers 0..count-1 in shuffled epochs, ``size`` at a time without end; step ``start_step`` comes first."""
     per_epoch = max(count // size, 1)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from training.data import sent
 from training.geometry import Geometry, image_ids
 from training.tokens import causal_mask, text_ids
 
@@ -57,13 +58,13 @@ def embed_instructions(
     ``encode_prompt`` gives there. ``ids`` [B, LONGEST_PROMPT], -1 after the end.
     """
     count, device = len(ids), ids.device
-    before = torch.tensor(template.sentence + template.vision, device=device)
+    before = sent(torch.tensor(template.sentence + template.vision), device)
     wide = torch.full((count, len(positions)), -1, device=device, dtype=torch.int64)
     wide[:, : ids.shape[1]] = ids.long()
     is_prompt = wide >= 0
     tokens = torch.cat([before.expand(count, -1), torch.where(is_prompt, wide, template.padding)], dim=1)
     is_seen = torch.cat([torch.ones(count, len(before), device=device, dtype=torch.bool), is_prompt], dim=1)
-    places = torch.cat([torch.arange(len(before)), positions + len(before)]).to(device)
+    places = sent(torch.cat([torch.arange(len(before)), positions + len(before)]), device)
     language_model = text_encoder.model.language_model
     # The vision tower's output, which is zero, stands where the image's tokens are.
     embedded = language_model.embed_tokens(tokens) * (tokens != template.image_token)[..., None]

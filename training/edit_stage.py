@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from training import flow_stage
-from training.data import Drawings, batches, step_generator
+from training.data import Drawings, batches, sent, step_generator
 from training.edit_prompts import EditTemplate, edit_ids, embed_instructions
 from training.edits import DescribedEdit
 from training.flow_stage import FlowSettings, LatentSet, draw_sigmas, flow_losses, predict_velocity
@@ -115,7 +115,7 @@ def edit_losses(
     sigmas = batch.sigmas[:, None, None]
     noisy = (1 - sigmas) * batch.latents + sigmas * batch.noise
     embeds = embed_instructions(text_encoder, batch.ids, batch.positions, template)
-    ids = edit_ids(geometry, batch.positions, template).to(noisy.device)
+    ids = sent(edit_ids(geometry, batch.positions, template), noisy.device)
     velocity = predict_edit_velocity(transformer, noisy, batch.given, batch.sigmas, embeds, ids)
     return (velocity.float() - (batch.noise - batch.latents)).square().mean(dim=(1, 2))
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from training.data import Drawings, batches, step_generator
+from training.data import Drawings, batches, sent, step_generator
 from training.described import CAPTIONS_EACH
 from training.geometry import Geometry, image_ids, pack
 from training.optimizers import muon_and_adamw
@@ -41,7 +41,7 @@ class FlowSettings:
     batch: int = 256
     rate: float = 1.0e-3
     text_rate_share: float = 0.2
-    decay: float = 0.9995
+    decay: float = 0.999
     weight_decay: float = 0.01
     empty_prompts: float = 0.1
     sigma_offset: float = 1.3
@@ -129,7 +129,7 @@ def flow_losses(transformer: Any, text_encoder: Any, batch: Batch, template: Tem
     sigmas = batch.sigmas[:, None, None]
     noisy = (1 - sigmas) * batch.latents + sigmas * batch.noise
     embeds = embed_prompts(text_encoder, batch.ids, batch.positions, template)
-    ids = torch.cat([text_ids(batch.positions).to(noisy.device), img_ids])
+    ids = torch.cat([sent(text_ids(batch.positions), noisy.device), img_ids])
     velocity = predict_velocity(transformer, noisy, batch.sigmas, embeds, ids)
     return (velocity.float() - (batch.noise - batch.latents)).square().mean(dim=(1, 2))
 

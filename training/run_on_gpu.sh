@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
 # Trains the embedded LongCat-Image on one H200, in commands of at most ten minutes:
 #   training/run_on_gpu.sh 1    VAE 230 s, text encoder 55 s, transformer 190 s
-#   training/run_on_gpu.sh 2    transformer 545 s
-#   training/run_on_gpu.sh 3    transformer 330 s, evaluation about 110 s
+#   training/run_on_gpu.sh 2    transformer 515 s
+#   training/run_on_gpu.sh 3    transformer 360 s, evaluation about 110 s
 #   training/run_on_gpu.sh all  the three in one go, about 25 minutes, where a command may take so long
 #   training/run_on_gpu.sh 4    edit 560 s: begins from $RUN/longcat-image, or goes on from $RUN/models
 #   training/run_on_gpu.sh 5    edit 140 s, turbo 280 s, evaluation of all three about 120 s
 #   training/run_on_gpu.sh smoke-edits    the stages of parts 4 and 5, tiny, on the CPU, after smoke (2 min)
 #   training/run_on_gpu.sh smoke    every stage, tiny, on the CPU (45 s of CPU time)
 # What a part needs beside (imports, the VAE's checks, packing) is about 70 s in part 1 and 25 s in part 2.
-# PARTS="190 545 330" are the transformer's seconds in its three parts, VAE_SECONDS and TEXT_SECONDS those of the
+# PARTS="190 515 360" are the transformer's seconds in its three parts, VAE_SECONDS and TEXT_SECONDS those of the
 # others: give every part the same ones, the schedule is planned over the sum.
-# States stay in $RUN between commands. What is worth keeping goes to $OUT, also where a stage fails: at most 7 files,
+# DEVICE=cuda RUN=/tmp/rehearsed training/run_on_gpu.sh smoke runs the tiny stages on the card: a minute well spent.
+# States stay in $RUN between commands. What is worth keeping goes to $OUT, also where a stage fails: at most 6 files,
 # each under 15 MB. TRAIN_FLAGS adds flags to every stage, for example --no-compile; FLOW_FLAGS to the transformer's
 # alone, for example --rate 5e-4 or --batch 512.
 # EDIT_PARTS="560 140", TURBO_SECONDS and EDIT_SCENES do for parts 4 and 5 what PARTS and SCENES do for the others.
@@ -25,7 +26,7 @@ OUT=${OUT:-build/training-out}
 SCENES=${SCENES:-120000}
 VAE_SECONDS=${VAE_SECONDS:-230}
 TEXT_SECONDS=${TEXT_SECONDS:-55}
-read -r -a PARTS <<<"${PARTS:-190 545 330}"
+read -r -a PARTS <<<"${PARTS:-190 515 360}"
 read -r -a EDIT_PARTS <<<"${EDIT_PARTS:-560 140}"
 EDIT_SCENES=${EDIT_SCENES:-60000}
 WHAT=longcat-image
@@ -63,14 +64,21 @@ evaluation_of_models() { # flags of both evaluations, then -- and those of drawi
 evaluation() {
 	echo "== evaluation [$SECONDS s]"
 	"$PYTHON" -m training.evaluate --checkpoint "$RUN/longcat-image" --guidance 1 2.5 4.5 --output "$RUN/evaluation"
-	cp "$RUN"/evaluation/{guidance-4.5.json,guidance-4.5.png,summary.json} "$OUT/"
+	tar -C "$RUN" -czf "$OUT/evaluation.tar.gz" evaluation
 }
 
-glance() { # at so many prompts, how far it is
+glance() { # at so many prompts, how far it is; a part without one is none the worse
+	[ "$SECONDS" -le "${LATEST_GLANCE:-555}" ] || return 0
 	echo "== a glance at 32 prompts [$SECONDS s]"
 	"$PYTHON" -m training.evaluate --checkpoint "$RUN/longcat-image" --prompts 32 --renders 32 --guidance 2.5 \
-		--output "$RUN/glance"
-	cp "$RUN/glance/guidance-2.5.png" "$OUT/glance.png"
+		--output "$RUN/glance" &&
+		cp "$RUN/glance/guidance-2.5.png" "$OUT/glance.png"
+}
+
+part_of_transformer() { # its seconds: then what there is is kept before anything else is tried
+	transformer "$1"
+	keep
+	glance || echo "== no glance [$SECONDS s]"
 }
 
 keep() { # whatever there is: it runs after a failure too
@@ -85,15 +93,12 @@ part() {
 	1)
 		[ -d "$RUN/parts/vae" ] || stage --stage vae --seconds "$VAE_SECONDS" --scenes 60000
 		stage --stage text --seconds "$TEXT_SECONDS" --scenes 40000
-		transformer "${PARTS[0]}"
-		glance
+		part_of_transformer "${PARTS[0]}"
 		;;
-	2)
-		transformer "${PARTS[1]}"
-		glance
-		;;
+	2) part_of_transformer "${PARTS[1]}" ;;
 	3)
 		transformer "${PARTS[2]}"
+		keep
 		evaluation
 		;;
 	4)
@@ -119,11 +124,11 @@ part() {
 		evaluation_of_models --device cpu --edits 2 -- --device cpu --prompts 2 --renders 4 --steps 4
 		;;
 	smoke)
-		small=(--geometry smoke --scenes 64 --workers 1 --device cpu --seconds 60)
+		small=(--geometry smoke --scenes 64 --workers 1 --device "${DEVICE:-cpu}" --seconds 60)
 		stage --stage vae --steps 4 --batch 4 "${small[@]}"
 		stage --stage text --steps 4 --batch 16 "${small[@]}"
 		stage --stage transformer --steps 4 --batch 8 "${small[@]}"
-		"$PYTHON" -m training.evaluate --checkpoint "$RUN/longcat-image" --device cpu --prompts 2 --renders 4 --steps 4 \
+		"$PYTHON" -m training.evaluate --checkpoint "$RUN/longcat-image" --device "${DEVICE:-cpu}" --prompts 2 --renders 4 --steps 4 \
 			--output "$RUN/evaluation"
 		;;
 	*)

@@ -10,6 +10,7 @@ held out by a hash of its name: training never sees it, the evaluation sees noth
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,6 +50,8 @@ SIMILAR = (
     {"blue", "purple"},
 )
 """Pairs that never touch in one picture: a blurred edge between them would be a third colour."""
+EDGE_STANDS_OUT = 40.0
+"""How far, in RGB, the middle of two colours that touch is from the background: an edge must not look like a hole."""
 
 
 @dataclass(frozen=True)
@@ -165,8 +168,13 @@ def _colours(random: Random, count: int, background: str, *, apart: bool) -> lis
     while True:
         colours = [random.choice(COLOUR_NAMES) for _ in range(count)]
         stand_out = all(colours_may_touch(colour, background) for colour in colours)
-        if stand_out and (not apart or colours_may_touch(colours[0], colours[1])):
+        if stand_out and (not apart or _one_may_lie_in_the_other(colours[0], colours[1], background)):
             return colours
+
+
+def _one_may_lie_in_the_other(first: str, second: str, background: str) -> bool:
+    middle = [(one + other) / 2 for one, other in zip(COLOURS[first], COLOURS[second], strict=True)]
+    return colours_may_touch(first, second) and math.dist(middle, COLOURS[background]) > EDGE_STANDS_OUT
 
 
 def _sizes(random: Random, relation: str, count: int) -> list[str]:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from training.captions import lexicon
+from training.data import sent
 
 PREFIX = (
     "<|im_start|>system\nAs an image captioning expert, generate a descriptive text prompt based on an image content, "
@@ -96,8 +97,9 @@ def prompt_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
             owners.extend([number] * len(pieces))
     ids: list[list[int]] = [[] for _ in texts]
     if parts:
-        for owner, tokens in zip(owners, tokenizer(parts, add_special_tokens=False)["input_ids"], strict=True):
-            ids[owner].extend(tokens)
+        encoded = tokenizer.backend_tokenizer.encode_batch_fast(parts, add_special_tokens=False)
+        for owner, tokens in zip(owners, encoded, strict=True):
+            ids[owner].extend(tokens.ids)
     return ids
 
 
@@ -145,13 +147,13 @@ def embed_prompts(text_encoder: Any, ids: torch.Tensor, positions: torch.Tensor,
     ``ids`` [B, LONGEST_PROMPT], -1 after the end. The suffix after the padding is left out: attention is causal.
     """
     count, device = len(ids), ids.device
-    prefix = torch.tensor(template.prefix, device=device)
+    prefix = sent(torch.tensor(template.prefix), device)
     wide = torch.full((count, len(positions)), -1, device=device, dtype=torch.int64)
     wide[:, : ids.shape[1]] = ids.long()
     is_prompt = wide >= 0
     tokens = torch.cat([prefix.expand(count, -1), torch.where(is_prompt, wide, template.padding)], dim=1)
     is_seen = torch.cat([torch.ones(count, len(prefix), device=device, dtype=torch.bool), is_prompt], dim=1)
-    places = torch.cat([torch.arange(len(prefix)), positions + len(prefix)]).to(device)
+    places = sent(torch.cat([torch.arange(len(prefix)), positions + len(prefix)]), device)
     language_model = text_encoder.model.language_model
     hidden = language_model(
         inputs_embeds=language_model.embed_tokens(tokens),

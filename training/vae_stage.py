@@ -81,7 +81,7 @@ def vae_losses(
     noise = torch.randn(mean.shape, generator=generator, device=mean.device)
     latents = mean + torch.exp(0.5 * log_variance) * noise
     if latent_noise:
-        latents = latents + disturbance(mean.detach(), latent_noise, generator)
+        latents = latents + disturbance(mean, latent_noise, generator)
     drawn = vae.decode(latents.to(pictures.dtype), return_dict=False)[0].float()
     terms = {
         "picture": _difference(drawn, pictures),
@@ -94,7 +94,10 @@ def vae_losses(
 
 
 def disturbance(mean: torch.Tensor, most: float, generator: torch.Generator) -> torch.Tensor:
-    """Noise for latents ``mean`` [B, C, h, w]: of each picture another share of their spread, up to ``most``."""
+    """Noise for latents ``mean`` [B, C, h, w]: of each picture another share of their spread, up to ``most``.
+
+    The gradient knows that larger latents bring more noise; else the encoder would outgrow it for nothing.
+    """
     amounts = most * torch.rand(len(mean), 1, 1, 1, generator=generator, device=mean.device)
     return amounts * mean.std() * torch.randn(mean.shape, generator=generator, device=mean.device)
 

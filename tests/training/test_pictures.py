@@ -7,6 +7,7 @@ from random import Random
 import numpy as np
 import pytest
 import torch
+from scipy import ndimage
 
 from training.captions import Claims, ThingClaim, describe
 from training.checker import check, faults_of, look
@@ -142,6 +143,25 @@ def test_the_checker_sees_patterns(pattern: str) -> None:
     scene = Scene("yellow", COLOURS["yellow"], (thing("square", "purple", 120, 130, 42, pattern),), "alone")
     seen = look(picture_of(scene)).things[0]
     assert (pattern, ("purple",)) == (seen.pattern, seen.colours)
+
+
+@pytest.mark.parametrize("pattern", ["striped", "dotted", "checked"])
+@pytest.mark.parametrize("shape", ["circle", "square", "triangle"])
+@pytest.mark.parametrize("radius", [38.0, 57.0])
+def test_the_checker_sees_patterns_that_a_decoder_left_a_little_soft(pattern: str, shape: str, radius: float) -> None:
+    scene = Scene("yellow", COLOURS["yellow"], (thing(shape, "purple", 120, 130, radius, pattern),), "alone")
+    soft = ndimage.gaussian_filter(picture_of(scene).astype(np.float32), (1, 1, 0)).round().astype(np.uint8)
+    assert pattern == look(soft).things[0].pattern
+
+
+def test_the_edge_between_a_thing_and_what_lies_in_it_is_no_background() -> None:
+    for index in range(600):
+        scene = draw_scene(8, index, held_out=False)
+        if scene.relation == "inside":
+            first, second, behind = (
+                COLOURS[name] for name in (*(item.colour for item in scene.things), scene.background)
+            )
+            assert 40 < np.linalg.norm((np.array(first) + second) / 2 - behind)
 
 
 def test_noise_shows_nothing() -> None:
