@@ -91,7 +91,9 @@ keep() { # whatever there is: it runs after a failure too
 part() {
 	case ${1:-} in
 	1)
+		stage --stage data --seconds 600 --scenes "$SCENES" &
 		[ -d "$RUN/parts/vae" ] || stage --stage vae --seconds "$VAE_SECONDS" --scenes 60000
+		wait $! || echo "== the next stage draws its data itself [$SECONDS s]"
 		stage --stage text --seconds "$TEXT_SECONDS" --scenes 40000
 		part_of_transformer "${PARTS[0]}"
 		;;
@@ -125,6 +127,7 @@ part() {
 		;;
 	smoke)
 		small=(--geometry smoke --scenes 64 --workers 1 --device "${DEVICE:-cpu}" --seconds 60)
+		stage --stage data "${small[@]}"
 		stage --stage vae --steps 4 --batch 4 "${small[@]}"
 		stage --stage text --steps 4 --batch 16 "${small[@]}"
 		stage --stage transformer --steps 4 --batch 8 "${small[@]}"

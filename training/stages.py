@@ -19,7 +19,8 @@ from training.checker import check
 from training.compiling import Compiled
 from training.curves import write_curve
 from training.data import Drawings
-from training.described import Described, draw_described
+from training.dataset import prepared
+from training.described import draw_described, draw_scenes
 from training.folders import Run, as_stored, write_checkpoint
 from training.geometry import (
     GEOMETRIES,
@@ -33,7 +34,7 @@ from training.geometry import (
 )
 from training.pace import Pace
 from training.state import DivergedError, StageState, averaged_weights
-from training.tokens import Template, build_tokenizer, padded_ids
+from training.tokens import Template, build_tokenizer
 
 HELD_OUT_RENDERS = 200
 MEASURED_RENDERS = 512
@@ -51,6 +52,8 @@ def run_stage(options: argparse.Namespace) -> str:
     torch.manual_seed(0)
     run, geometry = Run(options.run), GEOMETRIES[options.geometry]
     pace = Pace(options.total_seconds or options.seconds, options.seconds, options.steps, started=started)
+    if options.stage == "data":
+        return f"data: {len(prepared(run, options, torch.device('cpu')).drawings)} scenes"
     if options.stage in ("edit", "turbo"):
         return _closed(_of_both_tasks(run, geometry, pace, options, device), pace, options)
     body = {"vae": _vae, "text": _text, "transformer": _transformer}[options.stage]
@@ -68,11 +71,6 @@ def _of_both_tasks(run: Run, geometry: Geometry, pace: Pace, options: Any, devic
 
     body = {"edit": edit_stages.run_edit, "turbo": edit_stages.run_turbo}[options.stage]
     return body(run, geometry, pace, options, device)
-
-
-def _described(options: argparse.Namespace) -> list[Described]:
-    """The data: never other by the number of workers or the device."""
-    return draw_described(options.data_seed, options.scenes, options.workers, subset=options.subset)
 
 
 def _device(name: str) -> str:
@@ -104,7 +102,8 @@ def _vae(run: Run, geometry: Geometry, pace: Pace, options: Any, device: Any) ->
     vae = build_vae(geometry).to(device)
     state = vae_stage.new_state(vae, settings, device)
     lines = [f"vae: {parameter_count(vae)} parameters", begun(state, run, "vae", pace, options, device)]
-    drawings = Drawings.of([item.scene for item in _described(options)], device)
+    scenes = draw_scenes(options.data_seed, options.scenes, options.workers, subset=options.subset)
+    drawings = Drawings.of(scenes, device)
 
     def save() -> None:
         keep(run, "vae", state, pace)
@@ -151,7 +150,7 @@ def _text(run: Run, geometry: Geometry, pace: Pace, options: Any, device: Any) -
     text_encoder = build_text_encoder(geometry, tokenizer).to(device)
     state = text_stage.new_state(text_encoder, settings, device)
     lines = [begun(state, run, "text", pace, options, device)]
-    prompts = text_stage.Prompts.of(_described(options), tokenizer, device)
+    prompts = prepared(run, options, device).prompts
     text_stage.train_text(state, prompts, Template.of(tokenizer), pace, settings)
     keep(run, "text", state, pace)
     return [*lines, throughput(state, settings.batch), last(state, "text")]
@@ -167,7 +166,7 @@ def _transformer(run: Run, geometry: Geometry, pace: Pace, options: Any, device:
     state = flow_stage.new_state(transformer, text_encoder, settings, device)
     lines.append(begun(state, run, "transformer", pace, options, device))
     vae = stored_vae(run, device)
-    data = _latent_set(run, vae, tokenizer, geometry, options, device)
+    data = _latent_set(run, vae, geometry, options, device)
     lines.append(f"transformer: {len(data.latents)} pictures; {pace.run_spent_s:.1f} s before the first step")
     prepare = _compiled(state, data, geometry, template, mu, settings, options)
 
@@ -212,9 +211,7 @@ def _first_weights(run: Run, text_encoder: Any, transformer: Any, pace: Pace, op
     return f"transformer: weights of {options.begin_from}, left at step {pace.step}; a fresh optimizer"
 
 
-def _latent_set(
-    run: Run, vae: Any, tokenizer: Any, geometry: Geometry, options: Any, device: Any
-) -> flow_stage.LatentSet:
+def _latent_set(run: Run, vae: Any, geometry: Geometry, options: Any, device: Any) -> flow_stage.LatentSet:
     """The encoded pictures; kept in the run's folder, so that a later run of the same data reads them."""
     stored = b"".join(path.read_bytes() for path in sorted(run.vae.glob("*")))
     key = f"{zlib.crc32(stored):08x}-{options.data_seed}-{options.scenes}-{options.subset}"
@@ -222,10 +219,8 @@ def _latent_set(
     if path.is_file():
         kept = torch.load(path, map_location=device, weights_only=True)
         return flow_stage.LatentSet(kept["latents"], kept["ids"])
-    described = _described(options)
-    drawings = Drawings.of([item.scene for item in described], device)
-    ids = padded_ids(tokenizer, [caption.text for item in described for caption in item.captions]).to(device)
-    data = flow_stage.LatentSet.encode(vae, drawings, ids, geometry.side)
+    drawn = prepared(run, options, device)
+    data = flow_stage.LatentSet.encode(vae, drawn.drawings, drawn.prompts.ids, geometry.side)
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.save({"latents": data.latents, "ids": data.ids}, path)
     return data

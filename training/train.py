@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-STAGES = ("vae", "text", "transformer", "edit", "turbo")
+STAGES = ("data", "vae", "text", "transformer", "edit", "turbo")
 
 
 def parser() -> argparse.ArgumentParser:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 from pathlib import Path
@@ -14,7 +15,9 @@ from training import flow_stage, text_stage, vae_stage
 from training.compiling import Compiled
 from training.curves import write_curve
 from training.data import Drawings, batches
-from training.described import draw_described
+from training.dataset import prepared
+from training.described import CAPTIONS_EACH, draw_described, draw_scenes
+from training.folders import Run
 from training.geometry import (
     SMOKE,
     build_scheduler,
@@ -276,3 +279,31 @@ def test_curves_are_written_as_json_and_svg(tmp_path: Path) -> None:
     write_curve(tmp_path, "vae", [CurvePoint(0, 0.1, 1e-3, {"loss": 1.0}), CurvePoint(10, 0.9, 1e-3, {"loss": 0.1})])
     assert [0, 10] == [row["step"] for row in json.loads((tmp_path / "vae-curve.json").read_text())]
     assert "polyline" in (tmp_path / "vae-curve.svg").read_text()
+
+
+def options_of(run: Path, scenes: int, **others: Any) -> argparse.Namespace:
+    return argparse.Namespace(run=run, scenes=scenes, data_seed=1, subset="all", workers=1, **others)
+
+
+def test_data_that_was_drawn_is_read_and_fewer_scenes_are_its_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = prepared(Run(tmp_path), options_of(tmp_path, 6), CPU)
+    described = draw_described(1, 6, 1)
+    assert torch.equal(drawn.drawings.things, Drawings.of([item.scene for item in described], CPU).things)
+    assert torch.equal(drawn.prompts.ids, text_stage.Prompts.of(described, build_tokenizer(), CPU).ids)
+    monkeypatch.setattr("training.dataset.draw_described", None)  # nothing is drawn again
+    fewer = prepared(Run(tmp_path), options_of(tmp_path, 4), CPU)
+    assert (4, 4 * CAPTIONS_EACH) == (len(fewer.drawings), len(fewer.prompts.answers))
+    assert torch.equal(fewer.prompts.ids, drawn.prompts.ids[: 4 * CAPTIONS_EACH])
+
+
+def test_more_scenes_than_were_kept_are_drawn_anew(tmp_path: Path) -> None:
+    few = prepared(Run(tmp_path), options_of(tmp_path, 2), CPU)
+    more = prepared(Run(tmp_path), options_of(tmp_path, 5), CPU)
+    assert torch.equal(few.drawings.things, more.drawings.things[:2])
+    assert 5 == len(prepared(Run(tmp_path), options_of(tmp_path, 5), CPU).drawings)
+
+
+def test_scenes_alone_are_those_that_are_described() -> None:
+    assert draw_scenes(4, 7, 1) == [item.scene for item in draw_described(4, 7, 1)]
