@@ -1,7 +1,7 @@
 """How weights are stepped: AdamW, and Muon for the transformer's products, which needs fewer steps.
 
-In the rehearsal of training/README.md Muon reached after 2100 steps what AdamW reached after 3500. Both take the same
-learning rate: Muon's updates are scaled to the size that AdamW's have.
+In the rehearsal of training/README.md Muon took about 0.6 of the steps that AdamW took to the same loss. Both take the
+same learning rate: Muon's updates are scaled to the size that AdamW's have.
 """
 
 from __future__ import annotations
