@@ -97,13 +97,22 @@ class ClipCampaign(CampaignBuilder):
         self._raws = raws
         self._keeps_raw = keeps_raw
         self._stated: dict[Path, list[dict[str, Any]]] = {}
+        self._files: dict[bytes, bytes] = {}
+
+    def _save(self, path: Path, raw: Raw) -> None:
+        """Equal pixels are one file, encoded once: nothing here rests on an encoder that repeats itself."""
+        pixels = frame_pixels(raw).tobytes()
+        if pixels in self._files:
+            path.write_bytes(self._files[pixels])
+        else:
+            self._files[pixels] = saved(path, raw).read_bytes()
 
     def _outputs(self, run: Run, folder: Path) -> list[dict[str, Any]]:
         records = []
         for index, number in enumerate(run.pictures):
             path = folder / f"outputs/clip-{index}.mp4"
             raw = self._raws[number]
-            saved(path, raw)
+            self._save(path, raw)
             stated = {
                 "path": f"outputs/{path.name}",
                 "file_sha256": file_sha256(path),
