@@ -31,17 +31,18 @@ def draw_described(
     seed: int, count: int, workers: int, *, held_out: bool = False, subset: str = "all"
 ) -> list[Described]:
     """``count`` scenes of a subset with captions, the same for any number of ``workers``."""
-    return _in_chunks(_describe_chunk, seed, count, workers, held_out, subset)
+    return in_chunks(_describe_chunk, seed, count, workers, held_out, subset)
 
 
 def draw_scenes(seed: int, count: int, workers: int, *, subset: str = "all") -> list[Scene]:
     """The scenes of :func:`draw_described`, without captions."""
-    return _in_chunks(_scene_chunk, seed, count, workers, False, subset)
+    return in_chunks(_scene_chunk, seed, count, workers, False, subset)
 
 
-def _in_chunks(
+def in_chunks(
     draw: Callable[[Job], list[Item]], seed: int, count: int, workers: int, held_out: bool, subset: str
 ) -> list[Item]:
+    """``count`` items in order, drawn by ``workers`` processes; ``draw`` is a function of a module without torch."""
     jobs = [(seed, start, min(start + CHUNK, count), held_out, subset) for start in range(0, count, CHUNK)]
     if workers <= 1 or len(jobs) == 1:
         return [item for job in jobs for item in draw(job)]

@@ -7,13 +7,12 @@ as well.
 from __future__ import annotations
 
 import dataclasses
-import multiprocessing
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
 from training.captions import Caption, Claims, ThingClaim, describe
-from training.described import CAPTIONS_EACH, CHUNK
+from training.described import CAPTIONS_EACH, Job, in_chunks
 from training.scenes import Scene, Thing, colours_may_touch, draw_scene, jittered
 from training.subsets import SUBSETS
 from training.vocabulary import (
@@ -90,15 +89,10 @@ def draw_edits(
     seed: int, count: int, workers: int, *, held_out: bool = False, subset: str = "all"
 ) -> list[DescribedEdit]:
     """``count`` edits of a subset with captions, the same for any number of ``workers``."""
-    jobs = [(seed, start, min(start + CHUNK, count), held_out, subset) for start in range(0, count, CHUNK)]
-    if workers <= 1 or len(jobs) == 1:
-        return [item for job in jobs for item in _draw_chunk(job)]
-    # Spawned, not forked: the parent holds torch's threads. What a child imports is free of torch.
-    with multiprocessing.get_context("spawn").Pool(workers) as pool:
-        return [item for chunk in pool.imap(_draw_chunk, jobs) for item in chunk]
+    return in_chunks(_draw_chunk, seed, count, workers, held_out, subset)
 
 
-def _draw_chunk(job: tuple[int, int, int, bool, str]) -> list[DescribedEdit]:
+def _draw_chunk(job: Job) -> list[DescribedEdit]:
     seed, start, end, held_out, subset = job
     drawn = []
     for index in range(start, end):
