@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 
-from training.data import sent
 from training.geometry import Geometry, image_ids
-from training.tokens import causal_mask, text_ids
+from training.tokens import embed_behind, text_ids
 
 EDIT_SENTENCE = (
     "<|im_start|>system\nAs an image editing expert, first analyze the content and attributes of the input image(s). "
@@ -57,25 +56,10 @@ def embed_instructions(
     """Embeddings [B, vision + L, hidden] of the image and of the instruction at ``positions`` [L]: what the pipeline's
     ``encode_prompt`` gives there. ``ids`` [B, LONGEST_PROMPT], -1 after the end.
     """
-    count, device = len(ids), ids.device
-    before = sent(torch.tensor(template.sentence + template.vision), device)
-    wide = torch.full((count, len(positions)), -1, device=device, dtype=torch.int64)
-    wide[:, : ids.shape[1]] = ids.long()
-    is_prompt = wide >= 0
-    tokens = torch.cat([before.expand(count, -1), torch.where(is_prompt, wide, template.padding)], dim=1)
-    is_seen = torch.cat([torch.ones(count, len(before), device=device, dtype=torch.bool), is_prompt], dim=1)
-    places = sent(torch.cat([torch.arange(len(before)), positions + len(before)]), device)
-    language_model = text_encoder.model.language_model
+    before = template.sentence + template.vision
     # The vision tower's output, which is zero, stands where the image's tokens are.
-    embedded = language_model.embed_tokens(tokens) * (tokens != template.image_token)[..., None]
-    hidden = language_model(
-        inputs_embeds=embedded,
-        attention_mask=causal_mask(is_seen),
-        position_ids=places.view(1, 1, -1).expand(3, count, -1),
-        use_cache=False,
-    ).last_hidden_state
-    embeds: torch.Tensor = hidden[:, len(template.sentence) :]
-    return embeds
+    hidden = embed_behind(text_encoder, ids, positions, before, template.padding, zero_token=template.image_token)
+    return hidden[:, len(template.sentence) :]
 
 
 def edit_ids(geometry: Geometry, positions: torch.Tensor, template: EditTemplate) -> torch.Tensor:

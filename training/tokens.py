@@ -146,23 +146,40 @@ def embed_prompts(text_encoder: Any, ids: torch.Tensor, positions: torch.Tensor,
 
     ``ids`` [B, LONGEST_PROMPT], -1 after the end. The suffix after the padding is left out: attention is causal.
     """
+    return embed_behind(text_encoder, ids, positions, template.prefix, template.padding)[:, len(template.prefix) :]
+
+
+def embed_behind(
+    text_encoder: Any,
+    ids: torch.Tensor,
+    positions: torch.Tensor,
+    before: Sequence[int],
+    padding: int,
+    zero_token: int | None = None,
+) -> torch.Tensor:
+    """Last hidden states [B, before + L, hidden] of the tokens ``before`` and of the prompts ``ids`` at ``positions``.
+
+    The text encoder reads zeros where ``zero_token`` stands.
+    """
     count, device = len(ids), ids.device
-    prefix = sent(torch.tensor(template.prefix), device)
+    prefix = sent(torch.tensor(before), device)
     wide = torch.full((count, len(positions)), -1, device=device, dtype=torch.int64)
     wide[:, : ids.shape[1]] = ids.long()
     is_prompt = wide >= 0
-    tokens = torch.cat([prefix.expand(count, -1), torch.where(is_prompt, wide, template.padding)], dim=1)
+    tokens = torch.cat([prefix.expand(count, -1), torch.where(is_prompt, wide, padding)], dim=1)
     is_seen = torch.cat([torch.ones(count, len(prefix), device=device, dtype=torch.bool), is_prompt], dim=1)
     places = sent(torch.cat([torch.arange(len(prefix)), positions + len(prefix)]), device)
     language_model = text_encoder.model.language_model
-    hidden = language_model(
-        inputs_embeds=language_model.embed_tokens(tokens),
+    embedded = language_model.embed_tokens(tokens)
+    if zero_token is not None:
+        embedded = embedded * (tokens != zero_token)[..., None]
+    hidden: torch.Tensor = language_model(
+        inputs_embeds=embedded,
         attention_mask=causal_mask(is_seen),
         position_ids=places.view(1, 1, -1).expand(3, count, -1),
         use_cache=False,
     ).last_hidden_state
-    embeds: torch.Tensor = hidden[:, len(prefix) :]
-    return embeds
+    return hidden
 
 
 def causal_mask(is_seen: torch.Tensor) -> dict[str, torch.Tensor]:
