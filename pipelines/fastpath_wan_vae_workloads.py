@@ -66,8 +66,7 @@ def _whole_norm(x: torch.Tensor, gamma_dtype: torch.dtype) -> SiteCall:
 def _norm_in_two(module: Any, x: torch.Tensor) -> torch.Tensor:
     """As the site runs a norm: torch's own sum, then the kernel."""
     norm = module[0]
-    denominator = x.float().norm(2, 1, keepdim=True).clamp_min(channel_norms.EPS).contiguous()
-    return wan_norm_silu.fused(x, denominator, norm.gamma, None, norm.scale, True, False)
+    return wan_norm_silu.fused(x, channel_norms.denominators(x), norm.gamma, None, norm.scale, True, False)
 
 
 def small_wan_vae_calls() -> list[SiteCall]:

@@ -29,6 +29,18 @@ EPS = 1e-12
 """``F.normalize``'s."""
 
 
+def denominators(x: torch.Tensor) -> torch.Tensor:
+    """What ``F.normalize`` divides [N, C, *] by: ``x.float().norm(2, 1, keepdim=True)``, EPS at least, by torch's sum.
+
+    [N, 1, *] fp32. On CUDA torch adds bf16 values, read as they are, in the order in which it adds the same numbers in
+    fp32; autocast would make the fp32 tensor first.
+    """
+    if x.is_cuda and x.dtype == torch.bfloat16:
+        with torch.autocast("cuda", enabled=False):
+            return torch.linalg.vector_norm(x, 2, 1, keepdim=True, dtype=torch.float32).clamp_min(EPS)
+    return x.float().norm(2, 1, keepdim=True).clamp_min(EPS)
+
+
 @dataclass(frozen=True)
 class Order:
     """How many threads (``lanes``) and blocks share the channels of one position."""

@@ -147,7 +147,7 @@ class Paths:
 
     def norm(self, norm: Any, x: torch.Tensor) -> torch.Tensor:
         """An RMS norm by itself: torch's own sum, and what follows it behind the gate."""
-        denominator = _norm(x).clamp_min(channel_norms.EPS)
+        denominator = channel_norms.denominators(x)
         result: torch.Tensor = self._norm(x, denominator, norm.gamma, None, norm.scale, False, False)
         return result
 
@@ -284,19 +284,7 @@ def _denominator(x: torch.Tensor, x_bias: torch.Tensor | None, last: bool) -> to
     """What ``F.normalize`` divides by, of eager's layout."""
     hidden = x if x_bias is None else x + x_bias.to(x.dtype).view(-1, 1, 1, 1)
     layout = torch.channels_last_3d if last else torch.contiguous_format
-    return _norm(hidden.contiguous(memory_format=layout)).clamp_min(channel_norms.EPS).contiguous()
-
-
-def _norm(x: torch.Tensor) -> torch.Tensor:
-    """``x.float().norm(2, 1, keepdim=True)``, torch's own sum.
-
-    On CUDA torch adds bf16 values, read as they are, in the order in which it adds the same numbers in fp32; autocast
-    would make the fp32 tensor first.
-    """
-    if x.is_cuda and x.dtype == torch.bfloat16:
-        with torch.autocast("cuda", enabled=False):
-            return torch.linalg.vector_norm(x, 2, 1, keepdim=True, dtype=torch.float32)
-    return x.float().norm(2, 1, keepdim=True)
+    return channel_norms.denominators(hidden.contiguous(memory_format=layout)).contiguous()
 
 
 def settings_of(x: torch.Tensor) -> Hashable:
