@@ -46,6 +46,8 @@ def run_stage(options: argparse.Namespace) -> str:
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True
+    # cuDNN's attention is torch's first choice on Hopper, and its backward can give NaN (pytorch/pytorch#196678).
+    torch.backends.cuda.enable_cudnn_sdp(False)
     started = time.monotonic()
     silence_libraries()
     device = torch.device(_device(options.device))
