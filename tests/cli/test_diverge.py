@@ -154,6 +154,8 @@ def test_another_attention_backend_is_named_by_its_setting(diverge: Program, mon
 
 
 def test_a_changed_scheduler_step_is_no_modules_fault(diverge: Program) -> None:
+    shifts: list[str] = []
+
     def drifting(arm: ArmPasses) -> None:
         step = arm.subject.scheduler.step
 
@@ -161,13 +163,15 @@ def test_a_changed_scheduler_step_is_no_modules_fault(diverge: Program) -> None:
             return (step(*args, **kwargs)[0] * (1 + 2**-20),)
 
         arm.subject.scheduler.step = changed
-        arm.subject.scheduler.register_to_config(base_shift=0.9)
+        shift = arm.subject.scheduler.config["base_shift"]
+        shifts[:] = [str(shift), str(shift + 0.25)]
+        arm.subject.scheduler.register_to_config(base_shift=shift + 0.25)
 
     here = ArmsHere({"candidate": drifting})
     result = diverge("--fastpaths=off", "--fastpaths=off --seed 42", here=here)
     here.close()
     assert (4, "scheduler.step", 1) == (result.code, result.found["call"]["label"], result.found["consequences"])
-    assert ["0.5", "0.9"] == result.found["settings"]["base_shift"]
+    assert shifts == result.found["settings"]["base_shift"]
 
 
 def test_an_arm_that_does_not_repeat_itself_is_named(diverge: Program) -> None:
@@ -328,10 +332,11 @@ def write_qwen_image(folder: Path) -> None:
     from fuseproof.pipelines.embedded import resolve_model
 
     source = resolve_model("embedded:longcat-image", None).folder
+    text_encoder = Qwen2_5_VLForConditionalGeneration.from_pretrained(source / "text_encoder")
     torch.manual_seed(0)
     transformer = QwenImageTransformer2DModel(
         in_channels=16, out_channels=4, num_layers=2, attention_head_dim=16, num_attention_heads=2,
-        joint_attention_dim=64, axes_dims_rope=(8, 4, 4),
+        joint_attention_dim=text_encoder.config.text_config.hidden_size, axes_dims_rope=(8, 4, 4),
     )  # fmt: skip
     vae = AutoencoderKLQwenImage(
         base_dim=8, z_dim=4, dim_mult=[1, 1, 1, 1], num_res_blocks=1, temperal_downsample=[False, True, True],
@@ -340,7 +345,7 @@ def write_qwen_image(folder: Path) -> None:
     QwenImagePipeline(
         scheduler=FlowMatchEulerDiscreteScheduler(),
         vae=vae,
-        text_encoder=Qwen2_5_VLForConditionalGeneration.from_pretrained(source / "text_encoder"),
+        text_encoder=text_encoder,
         tokenizer=AutoTokenizer.from_pretrained(source / "tokenizer"),
         transformer=transformer,
     ).save_pretrained(folder)
