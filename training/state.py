@@ -27,7 +27,10 @@ class CurvePoint:
 class DivergedError(RuntimeError):
     """A loss or a weight is no longer a number. What was saved last is good."""
 
-    next_step = "lower --rate (half of it, say) and run the same command again: it goes on from the last good state"
+    next_step = (
+        "lower --rate (half of it, say) and run the same command again: it goes on from the last good state; where it "
+        "comes within the first steps, the rate is not the cause: try --no-compile"
+    )
 
 
 class Average:
