@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -213,36 +214,91 @@ def test_a_stage_whose_loss_is_no_number_stops_and_keeps_the_last_good_state(pip
     assert kept == (tmp_path / "state.pt").read_bytes()
 
 
-class Uncompilable(torch.nn.Module):
-    """A transformer whose compiled blocks raise."""
+class OneBlock(torch.nn.Module):
+    """A transformer of one block, 0 at first, that "compiles" to what ``compiled(block, x)`` does."""
 
-    def __init__(self) -> None:
+    def __init__(self, compiled: Callable[[torch.nn.Module, torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
         self.transformer_blocks = torch.nn.ModuleList([torch.nn.Linear(2, 2)])
         self.single_transformer_blocks = torch.nn.ModuleList()
+        self._compiled = compiled
+        torch.nn.init.zeros_(self.transformer_blocks[0].weight)
 
-    def compile_repeated_blocks(self, dynamic: bool) -> None:
-        def broken(*_: Any) -> None:
-            raise OSError("no C compiler")
+    def compile_repeated_blocks(self, dynamic: bool, options: dict[str, bool]) -> None:
+        assert (False, {"triton.mix_order_reduction": False}) == (dynamic, options)
+        block = self.transformer_blocks[0]
+        block._compiled_call_impl = lambda x: self._compiled(block, x)
 
-        self.transformer_blocks[0]._compiled_call_impl = broken
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.transformer_blocks[0](x)
+        return y
 
 
-def test_a_compiler_that_fails_is_said_loudly_and_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    model = Uncompilable()
-    state = StageState({}, {}, Optimizer(torch.optim.SGD(model.parameters(), lr=1.0)))
+def compiled_rehearsal(model: OneBlock) -> tuple[Compiled, list[bool]]:
+    """What compiles ``model``, and which rehearsals it ran."""
+    state = StageState({"transformer": model}, {}, Optimizer(torch.optim.SGD(model.parameters(), lr=1.0)))
     calls: list[bool] = []
 
     def rehearse(full_text: bool) -> torch.Tensor:
         calls.append(full_text)
-        return model.transformer_blocks[0](torch.ones(1, 2)).sum()
+        return model(torch.tensor([[1.0, 2.0]])).square().sum()
 
-    compiled = Compiled(model, state, rehearse)
+    return Compiled(model, state, rehearse), calls
+
+
+def eagerly(block: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.linear(x, block.weight, block.bias)
+
+
+def test_a_compiler_that_fails_is_said_loudly_and_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    def broken(*_: Any) -> torch.Tensor:
+        raise OSError("no C compiler")
+
+    model = OneBlock(broken)
+    compiled, calls = compiled_rehearsal(model)
     compiled(False)
     compiled(True)
     assert "NOT COMPILED, SLOWER: OSError: no C compiler" in capsys.readouterr().err
     assert [False] == calls
-    assert (1, 2) == tuple(model.transformer_blocks[0](torch.ones(1, 2)).shape)
+    assert (1, 2) == tuple(model(torch.ones(1, 2)).shape)
+
+
+def test_compiled_blocks_with_eagers_gradients_stay_and_no_weight_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    model = OneBlock(lambda block, x: eagerly(block, x) * (1 + 2**-10))
+    before = [weight.detach().clone() for weight in model.parameters()]
+    compiled, calls = compiled_rehearsal(model)
+    compiled(False)
+    compiled(True)
+    assert [False, False, True, True] == calls
+    assert capsys.readouterr().err.count("the gradient of transformer.transformer_blocks.0.") == 2
+    assert compiled.is_on
+    assert model.transformer_blocks[0]._compiled_call_impl is not None
+    assert all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
+    assert all(weight.grad is None for weight in model.parameters())
+
+
+@pytest.mark.parametrize("factor", [0.0, math.nan, 1e30], ids=["unwritten", "no number", "garbage"])
+def test_a_compiled_gradient_that_is_not_eagers_is_said_and_left_out(
+    factor: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Wrong(torch.autograd.Function):
+        """The bias as it is, and another gradient."""
+
+        @staticmethod
+        def forward(_context: Any, bias: torch.Tensor) -> torch.Tensor:
+            return bias.clone()
+
+        @staticmethod
+        def backward(_context: Any, gradient: torch.Tensor) -> torch.Tensor:
+            return gradient * factor
+
+    model = OneBlock(lambda block, x: torch.nn.functional.linear(x, block.weight, Wrong.apply(block.bias)))
+    compiled, _ = compiled_rehearsal(model)
+    compiled(False)
+    said = capsys.readouterr().err
+    assert "NOT COMPILED, SLOWER: GradientError: the gradient of transformer.transformer_blocks.0.bias is" in said
+    assert not compiled.is_on
+    assert model.transformer_blocks[0]._compiled_call_impl is None
 
 
 def test_each_pictures_latents_are_disturbed_by_another_share_of_their_spread() -> None:
