@@ -12,6 +12,7 @@ import torch
 from training.data import Drawings
 from training.described import CAPTIONS_EACH, Described, draw_described
 from training.folders import Run
+from training.state import save_whole
 from training.text_stage import Prompts
 from training.tokens import build_tokenizer
 
@@ -40,9 +41,7 @@ class Dataset:
     def save(self, path: Path) -> None:
         """Write it to ``path``, by a rename."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".new")
-        torch.save({**vars(self.drawings), **vars(self.prompts)}, temporary)
-        temporary.replace(path)
+        save_whole({**vars(self.drawings), **vars(self.prompts)}, path)
 
     @classmethod
     def load(cls, path: Path) -> Dataset:

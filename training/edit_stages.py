@@ -26,7 +26,7 @@ from training.low_rank import Factors, write_factors
 from training.pace import Pace
 from training.package import weights_sha256
 from training.parts import BASE, DIFFERENCE, EDIT, TRAINING, TURBO, mark_trained, write_part
-from training.state import StageState
+from training.state import StageState, save_whole
 from training.tokens import Template
 
 Prepare = Callable[[bool], None]
@@ -162,7 +162,7 @@ def edit_set(
     data = EditSet.encode(vae, drawn, loaded.pipe.tokenizer, geometry.side, device)
     path.parent.mkdir(parents=True, exist_ok=True)
     tensors = {"before": data.before.latents, "captions": data.before.ids}
-    torch.save({**tensors, "after": data.after, "instructions": data.instructions}, path)
+    save_whole({**tensors, "after": data.after, "instructions": data.instructions}, path)
     return data
 
 

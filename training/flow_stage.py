@@ -46,7 +46,7 @@ class FlowSettings:
     empty_prompts: float = 0.1
     sigma_offset: float = 1.3
     sigma_spread: float = 1.5
-    full_text_from: float = 0.69
+    full_text_from: float = 0.655
     random_padding: int = 16
     seed: int = 3
     log_every: int = 50

@@ -68,7 +68,7 @@ evaluation() {
 }
 
 glance() { # at so many prompts, how far it is; a part without one is none the worse
-	[ "$SECONDS" -le "${LATEST_GLANCE:-555}" ] || return 0
+	[ "$SECONDS" -le "${LATEST_GLANCE:-540}" ] || return 0
 	echo "== a glance at 32 prompts [$SECONDS s]"
 	"$PYTHON" -m training.evaluate --checkpoint "$RUN/longcat-image" --prompts 32 --renders 32 --guidance 2.5 \
 		--output "$RUN/glance" &&

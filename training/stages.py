@@ -33,7 +33,7 @@ from training.geometry import (
     parameter_count,
 )
 from training.pace import Pace
-from training.state import DivergedError, StageState, averaged_weights
+from training.state import DivergedError, StageState, averaged_weights, save_whole
 from training.tokens import Template, build_tokenizer
 
 HELD_OUT_RENDERS = 200
@@ -46,6 +46,7 @@ def run_stage(options: argparse.Namespace) -> str:
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.benchmark_limit = 4  # of 10: every shape of the VAE tries them forwards and backwards
     # cuDNN's attention is torch's first choice on Hopper, and its backward can give NaN (pytorch/pytorch#196678).
     torch.backends.cuda.enable_cudnn_sdp(False)
     started = time.monotonic()
@@ -224,7 +225,7 @@ def _latent_set(run: Run, vae: Any, geometry: Geometry, options: Any, device: An
     drawn = prepared(run, options, device)
     data = flow_stage.LatentSet.encode(vae, drawn.drawings, drawn.prompts.ids, geometry.side)
     path.parent.mkdir(parents=True, exist_ok=True)
-    torch.save({"latents": data.latents, "ids": data.ids}, path)
+    save_whole({"latents": data.latents, "ids": data.ids}, path)
     return data
 
 

@@ -73,9 +73,7 @@ class StageState:
             "optimizer_began_at": pace.optimizer_began_at,
             "is_finished": pace.is_finished,
         }
-        temporary = path.with_suffix(".new")
-        torch.save(content, temporary)
-        temporary.replace(path)
+        save_whole(content, path)
 
     def note(self, pace: Pace, rate: float, losses: dict[str, float]) -> None:
         """Add a point to the curve; DivergedError where a loss is no number."""
@@ -105,6 +103,13 @@ class StageState:
         pace.step, pace.spent_before_s = content["step"], content["spent_s"]
         pace.optimizer_began_at = content["optimizer_began_at"]
         pace.started = time.monotonic()
+
+
+def save_whole(content: Any, path: Path) -> None:
+    """Write ``content`` for torch.load, by a rename: a file at ``path`` is always whole."""
+    temporary = path.with_suffix(".new")
+    torch.save(content, temporary)
+    temporary.replace(path)
 
 
 def averaged_weights(path: Path, name: str, device: torch.device) -> dict[str, Any]:

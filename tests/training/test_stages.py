@@ -301,6 +301,14 @@ def test_a_compiled_gradient_that_is_not_eagers_is_said_and_left_out(
     assert model.transformer_blocks[0]._compiled_call_impl is None
 
 
+def test_eager_gradients_that_are_no_numbers_end_the_stage() -> None:
+    model = OneBlock(eagerly)
+    compiled, _ = compiled_rehearsal(model)
+    torch.nn.init.constant_(model.transformer_blocks[0].bias, math.nan)
+    with pytest.raises(DivergedError, match=r"own gradient of transformer\.transformer_blocks\.0\.weight and 1"):
+        compiled(False)
+
+
 def test_each_pictures_latents_are_disturbed_by_another_share_of_their_spread() -> None:
     latents = 3.0 * torch.randn(64, 16, 8, 8, generator=torch.Generator().manual_seed(1))
     noise = vae_stage.disturbance(latents, 0.5, torch.Generator().manual_seed(2))
