@@ -7,6 +7,7 @@ that is turned off, and every compiled shape is held against eager before the fi
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -138,5 +139,5 @@ def relative_error(found: torch.Tensor, true: torch.Tensor) -> float:
     difference, size = (found - true).float().norm().item(), true.float().norm().item()
     if difference == 0:
         return 0.0
-    error = difference / size if size else float("inf")
-    return error if error == error else float("inf")  # noqa: PLR0124 - a NaN is unlike itself
+    error = difference / size if size else math.inf
+    return math.inf if math.isnan(error) else error
