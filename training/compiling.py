@@ -7,7 +7,6 @@ that is turned off, and every compiled shape is held against eager before the fi
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,10 +15,13 @@ from typing import Any
 
 import torch
 
+from training.gradients import relative_error
 from training.state import DivergedError
 
 Rehearsal = Callable[[bool], torch.Tensor]
 """A step's loss, of all text tokens or some: what is run, forward and backward, to compile; it changes no weight."""
+Prepare = Callable[[bool], None]
+"""What is to be called before the first step with all text tokens, or with some."""
 
 WITHOUT_MIXED_SUMS = {"triton.mix_order_reduction": False}
 DISTURBANCE = 0.02
@@ -132,12 +134,3 @@ def disturbed(weights: list[torch.Tensor]) -> Iterator[None]:
         with torch.no_grad():
             for weight, before in zip(weights, kept, strict=True):
                 weight.copy_(before)
-
-
-def relative_error(found: torch.Tensor, true: torch.Tensor) -> float:
-    """The 2-norm of the difference over that of ``true``: 0 where both are zero, infinite where it is no number."""
-    difference, size = (found - true).float().norm().item(), true.float().norm().item()
-    if difference == 0:
-        return 0.0
-    error = difference / size if size else math.inf
-    return math.inf if math.isnan(error) else error

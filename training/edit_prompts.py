@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from training.geometry import Geometry, image_ids
-from training.tokens import embed_behind, text_ids
+from training.tokens import PROMPT_TOKENS, embed_behind, text_ids
 
 EDIT_SENTENCE = (
     "<|im_start|>system\nAs an image editing expert, first analyze the content and attributes of the input image(s). "
@@ -28,14 +28,17 @@ IMAGE_TOKEN = "<|image_pad|>"
 class EditTemplate:
     """What stands before every instruction: the ``sentence``, then ``vision`` tokens, whose embeddings are kept."""
 
-    sentence: tuple[int, ...]
-    vision: tuple[int, ...]
+    sentence: torch.Tensor
+    vision: torch.Tensor
     image_token: int
     padding: int
 
     @classmethod
-    def of(cls, tokenizer: Any, side: int) -> EditTemplate:
-        """The template for a canvas of ``side`` x ``side`` pixels, of which the text encoder sees half the side."""
+    def of(cls, tokenizer: Any, side: int, device: torch.device) -> EditTemplate:
+        """The template, int64 on ``device``, for a canvas of ``side`` x ``side`` pixels.
+
+        The text encoder sees half of the side.
+        """
         from PIL import Image
 
         from fuseproof.pipelines.vision_processor import released_text_processor
@@ -47,7 +50,8 @@ class EditTemplate:
         image_token = token(IMAGE_TOKEN)
         vision = (token("<|vision_start|>"), *[image_token] * count, token("<|vision_end|>"))
         sentence = tokenizer(EDIT_SENTENCE, add_special_tokens=False)["input_ids"]
-        return cls(tuple(sentence), vision, image_token, tokenizer.pad_token_id)
+        before = torch.tensor(sentence, device=device), torch.tensor(vision, device=device)
+        return cls(*before, image_token, tokenizer.pad_token_id)
 
 
 def embed_instructions(
@@ -56,15 +60,18 @@ def embed_instructions(
     """Embeddings [B, vision + L, hidden] of the image and of the instruction at ``positions`` [L]: what the pipeline's
     ``encode_prompt`` gives there. ``ids`` [B, LONGEST_PROMPT], -1 after the end.
     """
-    before = template.sentence + template.vision
+    before = torch.cat([template.sentence, template.vision])
     # The vision tower's output, which is zero, stands where the image's tokens are.
     hidden = embed_behind(text_encoder, ids, positions, before, template.padding, zero_token=template.image_token)
     return hidden[:, len(template.sentence) :]
 
 
 def edit_ids(geometry: Geometry, positions: torch.Tensor, template: EditTemplate) -> torch.Tensor:
-    """The transformer's position ids [vision + L + 2 * tokens, 3]: text, the picture to be made, the picture given."""
-    vision = len(template.vision)
-    text = text_ids(torch.cat([torch.arange(vision), positions + vision]))
-    behind = torch.tensor([0.0, vision, vision])
-    return torch.cat([text, image_ids(geometry, 1) + behind, image_ids(geometry, 2) + behind])
+    """The transformer's position ids [vision + L + 2 * tokens, 3]: text, the picture to be made, the picture given.
+
+    On the device of ``positions``.
+    """
+    device, vision = positions.device, len(template.vision)
+    text = text_ids(torch.cat([torch.arange(vision, device=device), positions + vision]))
+    pictures = [image_ids(geometry, device, modality, PROMPT_TOKENS + vision) for modality in (1, 2)]
+    return torch.cat([text, *pictures])

@@ -11,19 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from training import flow_stage
-from training.data import Drawings, batches, sent, step_generator
+from training.data import Drawings, batches, step_generator
 from training.edit_prompts import EditTemplate, edit_ids, embed_instructions
 from training.edits import DescribedEdit
-from training.flow_stage import FlowSettings, LatentSet, draw_sigmas, flow_losses, predict_velocity
-from training.geometry import Geometry, image_ids
+from training.flow_stage import Batch, FlowSettings, LatentSet, draw_sigmas, predict_velocity
+from training.geometry import Geometry
+from training.gradients import LossesOf, Step, Tensors, step_of
 from training.progress import Progress
 from training.state import StageState
-from training.tokens import Template, padded_ids, text_positions
+from training.tokens import drawn_positions, padded_ids
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,7 @@ class EditSet:
         return len(self.after)
 
 
-@dataclass(frozen=True)
-class EditBatch:
+class EditBatch(NamedTuple):
     """What one step sees of edits: latents wanted and given, noise [B, tokens, 64], sigmas [B], instructions, and the
     text positions kept.
     """
@@ -88,7 +88,7 @@ def draw_edit_batch(
     is_empty = torch.rand(len(rows), generator=generator, device=device) < settings.empty_prompts
     ids = torch.where(is_empty[:, None], -1, data.instructions[rows])
     padding = None if full_text else settings.random_padding
-    positions = text_positions(padding, torch.Generator().manual_seed(settings.seed + step))
+    positions = drawn_positions(padding, settings.seed + step, device)
     return EditBatch(latents, given, noise, sigmas, ids, positions)
 
 
@@ -115,34 +115,39 @@ def edit_losses(
     sigmas = batch.sigmas[:, None, None]
     noisy = (1 - sigmas) * batch.latents + sigmas * batch.noise
     embeds = embed_instructions(text_encoder, batch.ids, batch.positions, template)
-    ids = sent(edit_ids(geometry, batch.positions, template), noisy.device)
+    ids = edit_ids(geometry, batch.positions, template)
     velocity = predict_edit_velocity(transformer, noisy, batch.given, batch.sigmas, embeds, ids)
     return (velocity.float() - (batch.noise - batch.latents)).square().mean(dim=(1, 2))
 
 
 @dataclass(frozen=True)
-class Tasks:
-    """What both tasks need beside models and data: the two templates, the geometry, and the scheduler's shift."""
+class Tasks(flow_stage.Task):
+    """What both tasks need beside models and data; ``template`` is that of drawing."""
 
-    template: Template
     edit_template: EditTemplate
-    geometry: Geometry
-    mu: float
 
 
-def both_losses(
-    state: StageState, data: EditSet, rows: torch.Tensor, step: int, tasks: Tasks, settings: EditSettings, *, full: bool
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Losses [B] of drawing and of editing the pictures ``rows``, and the sigmas [B] of the edits."""
-    transformer, text_encoder = state.modules["transformer"], state.modules["text_encoder"]
-    device = rows.device
-    drawn = flow_stage.draw_batch(data.before, rows, step, tasks.mu, settings, full_text=full)
-    edited = draw_edit_batch(data, rows, step, tasks.mu, settings, full_text=full)
-    with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-        places = image_ids(tasks.geometry).to(device)
-        first = flow_losses(transformer, text_encoder, drawn, tasks.template, places)
-        second = edit_losses(transformer, text_encoder, edited, tasks.edit_template, tasks.geometry)
-    return first, second, edited.sigmas
+def draw_both(
+    data: EditSet, rows: torch.Tensor, step: int, tasks: Tasks, settings: EditSettings, *, full_text: bool
+) -> tuple[Batch, EditBatch]:
+    """The pictures ``rows`` to draw and to edit."""
+    drawn = flow_stage.draw_batch(data.before, rows, step, tasks.mu, settings, full_text=full_text)
+    return drawn, draw_edit_batch(data, rows, step, tasks.mu, settings, full_text=full_text)
+
+
+def losses_of(state: StageState, tasks: Tasks) -> LossesOf:
+    """From the tensors of a :class:`Batch` and an :class:`EditBatch`, one after the other, to the losses of each."""
+    drawing_losses_of = flow_stage.losses_of(state, tasks)
+
+    def losses(batch: Tensors) -> Tensors:
+        drawn, edited = Batch(*batch[: len(Batch._fields)]), EditBatch(*batch[len(Batch._fields) :])
+        transformer, text_encoder = state.modules["transformer"], state.modules["text_encoder"]
+        device = edited.latents.device
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            second = edit_losses(transformer, text_encoder, edited, tasks.edit_template, tasks.geometry)
+        return (*drawing_losses_of(drawn), second)
+
+    return losses
 
 
 def train_edits(
@@ -153,29 +158,32 @@ def train_edits(
     settings: EditSettings,
     save: Callable[[], None],
     prepare: Callable[[bool], None] = lambda _full_text: None,
+    step: Step | None = None,
 ) -> None:
     """Train until ``pace`` says stop; ``save()`` is called now and then. DivergedError where a loss is no number.
 
     ``prepare(full_text)`` is called before the first step of each number of text tokens: the place to compile.
+    ``step(batch)`` gives the losses of a batch and leaves gradients on the weights.
     """
+    step = step or step_of(losses_of(state, tasks))
     device = data.after.device
     drawing, editing = flow_stage.RunningLosses(device), flow_stage.RunningLosses(device)
     progress, prepared, last_saved = Progress("edit", 2 * settings.batch), None, pace.run_spent_s
     for rows in batches(len(data), settings.batch, settings.seed, pace.step, device):
         if pace.must_stop:
             return
-        full = prepared is True or flow_stage.begins_full_text(pace, settings)
-        if full is not prepared:
-            prepare(full)
-            prepared = full
-        drawn, edited, sigmas = both_losses(state, data, rows, pace.step, tasks, settings, full=full)
-        (drawn.mean() + edited.mean()).backward()
+        full_text = prepared is True or flow_stage.begins_full_text(pace, settings)
+        if full_text is not prepared:
+            prepare(full_text)
+            prepared = full_text
+        to_draw, to_edit = draw_both(data, rows, pace.step, tasks, settings, full_text=full_text)
+        drawn, edited = step((*to_draw, *to_edit))
         rate = pace.rate(settings.rate)
         state.optimizer.step(rate, 1.0)
         for average in state.averages.values():
             average.update(pace.step)
-        drawing.add(drawn.detach(), sigmas)
-        editing.add(edited.detach(), sigmas)
+        drawing.add(drawn, to_draw.sigmas)
+        editing.add(edited, to_edit.sigmas)
         if pace.step % settings.log_every == 0:
             means = editing.means()
             losses = {"drawing": drawing.means()["loss"], "editing": means["loss"], "edit_high": means["high_sigma"]}

@@ -7,7 +7,6 @@ import copy
 import json
 import shutil
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from typing import Any
 import torch
 
 from training import edit_stage, flow_stage, stages, turbo_stage
-from training.compiling import Compiled, Rehearsal
 from training.edit_prompts import EditTemplate
 from training.edit_stage import EditSet, Tasks
 from training.edits import draw_edits
@@ -28,8 +26,6 @@ from training.package import weights_sha256
 from training.parts import BASE, DIFFERENCE, EDIT, TRAINING, TURBO, mark_trained, write_part
 from training.state import StageState, save_whole
 from training.tokens import Template
-
-Prepare = Callable[[bool], None]
 
 
 @dataclass(frozen=True)
@@ -65,16 +61,19 @@ def run_edit(run: Run, geometry: Geometry, pace: Pace, options: argparse.Namespa
     lines.append(f"edit: {len(data)} pairs; {pace.run_spent_s:.1f} s before the first step")
     rows = torch.arange(settings.batch, device=device) % len(data)
 
-    def rehearse(full_text: bool) -> torch.Tensor:
-        first, second, _ = edit_stage.both_losses(state, data, rows, 0, tasks, settings, full=full_text)
-        return first.mean() + second.mean()
+    losses_of = edit_stage.losses_of(state, tasks)
 
-    prepare = prepared(pipe.transformer, state, rehearse, options, device)
+    def rehearse(full_text: bool) -> torch.Tensor:
+        to_draw, to_edit = edit_stage.draw_both(data, rows, 0, tasks, settings, full_text=full_text)
+        return torch.stack([losses.mean() for losses in losses_of((*to_draw, *to_edit))]).sum()
+
+    prepare = stages.compiler(pipe.transformer, state, rehearse, options, device)
+    step = stages.step_on(device, losses_of, state, options)
 
     def save() -> None:
         stages.keep(run, "edit", state, pace)
 
-    edit_stage.train_edits(state, data, tasks, pace, settings, save, prepare)
+    edit_stage.train_edits(state, data, tasks, pace, settings, save, prepare, step)
     save()
     progress = {
         "stage": "edit",
@@ -112,7 +111,7 @@ def run_turbo(run: Run, geometry: Geometry, pace: Pace, options: argparse.Namesp
         conditions = distillation.conditions(rows, 0, full_text=full_text)
         return distillation.segment(torch.zeros_like(conditions.given), 0, conditions)[0]
 
-    prepare = prepared(Pair(teacher, student), state, rehearse, options, device)
+    prepare = stages.compiler(Pair(teacher, student), state, rehearse, options, device)
 
     def save() -> None:
         stages.keep(run, "turbo", state, pace)
@@ -166,12 +165,6 @@ def edit_set(
     return data
 
 
-def prepared(model: Any, state: StageState, rehearse: Rehearsal, options: argparse.Namespace, device: Any) -> Prepare:
-    """What compiles the blocks of ``model`` before the first step of each number of text tokens, where wanted."""
-    wanted = options.compile if options.compile is not None else device.type == "cuda"
-    return Compiled(model, state, rehearse) if wanted else lambda _full_text: None
-
-
 class Pair:
     """Teacher and student, to be compiled as one: either both or none."""
 
@@ -194,7 +187,8 @@ def parameter_count_of(state: StageState) -> int:
 def _tasks(loaded: Loaded, geometry: Geometry) -> Tasks:
     tokenizer = loaded.pipe.tokenizer
     mu = stages.shift_mu(loaded.pipe.scheduler, geometry)
-    return Tasks(Template.of(tokenizer), EditTemplate.of(tokenizer, geometry.side), geometry, mu)
+    template, device = EditTemplate.of(tokenizer, geometry.side, loaded.pipe.device), loaded.pipe.device
+    return Tasks(Template.of(tokenizer, device), geometry, mu, template)
 
 
 def _write_both(models: Path, geometry: Geometry, pipe: Any, state: StageState, progress: dict[str, Any]) -> int:

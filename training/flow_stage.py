@@ -3,7 +3,7 @@
 As the pipeline samples: ``x = (1 - sigma) * latents + sigma * noise``, and the velocity is ``noise - latents``. Sigmas
 are logit-normal, above the scheduler's own shift. One prompt in ten is empty, which is the pipeline's negative prompt.
 The latents of all pictures are computed once and kept on the device. In the first part of a stage only a few of each
-prompt's padding tokens are shown, drawn anew for each step (:func:`training.tokens.text_positions`): less than half
+prompt's padding tokens are shown, drawn anew for each step (:func:`training.tokens.drawn_positions`): less than half
 the tokens, so more than twice the steps. The last part sees all 512, as the pipeline does.
 """
 
@@ -12,17 +12,18 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from training.data import Drawings, batches, sent, step_generator
+from training.data import Drawings, batches, step_generator
 from training.described import CAPTIONS_EACH
 from training.geometry import Geometry, image_ids, pack
+from training.gradients import LossesOf, Step, Tensors, step_of
 from training.optimizers import muon_and_adamw
 from training.progress import Progress
 from training.state import Average, StageState
-from training.tokens import Template, embed_prompts, text_ids, text_positions
+from training.tokens import Template, drawn_positions, embed_prompts, text_ids
 from training.vae_stage import DRAWN_AT_ONCE
 
 HIGH_SIGMA = 0.85
@@ -95,8 +96,7 @@ def draw_sigmas(count: int, mu: float, spread: float, generator: torch.Generator
     return torch.where(torch.arange(count, device=device) % 8 == 0, uniform, normal)
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """What one step sees: clean latents and noise [B, tokens, 64], sigmas [B], prompts, and the text positions kept."""
 
     latents: torch.Tensor
@@ -120,18 +120,42 @@ def draw_batch(
     is_empty = torch.rand(len(rows), generator=generator, device=device) < settings.empty_prompts
     ids = torch.where(is_empty[:, None], -1, ids)
     padding = None if full_text else settings.random_padding
-    positions = text_positions(padding, torch.Generator().manual_seed(settings.seed + step))
+    positions = drawn_positions(padding, settings.seed + step, device)
     return Batch(latents, noise, sigmas, ids, positions)
 
 
-def flow_losses(transformer: Any, text_encoder: Any, batch: Batch, template: Template, img_ids: torch.Tensor) -> Any:
+@dataclass(frozen=True)
+class Task:
+    """What drawing needs beside models and data: the template, the geometry, and the scheduler's shift."""
+
+    template: Template
+    geometry: Geometry
+    mu: float
+
+
+def losses_of(state: StageState, task: Task) -> LossesOf:
+    """From a :class:`Batch` to its losses, in bf16 on a GPU."""
+
+    def losses(batch: Batch) -> Tensors:
+        transformer, text_encoder = state.modules["transformer"], state.modules["text_encoder"]
+        device = batch.latents.device
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            return (flow_losses(transformer, text_encoder, batch, task.template, task.geometry),)
+
+    return losses
+
+
+def flow_losses(
+    transformer: Any, text_encoder: Any, batch: Batch, template: Template, geometry: Geometry
+) -> torch.Tensor:
     """Mean squared error of the velocity of each sample, [B] in fp32."""
     sigmas = batch.sigmas[:, None, None]
     noisy = (1 - sigmas) * batch.latents + sigmas * batch.noise
     embeds = embed_prompts(text_encoder, batch.ids, batch.positions, template)
-    ids = torch.cat([sent(text_ids(batch.positions), noisy.device), img_ids])
+    ids = torch.cat([text_ids(batch.positions), image_ids(geometry, noisy.device)])
     velocity = predict_velocity(transformer, noisy, batch.sigmas, embeds, ids)
-    return (velocity.float() - (batch.noise - batch.latents)).square().mean(dim=(1, 2))
+    losses: torch.Tensor = (velocity.float() - (batch.noise - batch.latents)).square().mean(dim=(1, 2))
+    return losses
 
 
 def predict_velocity(
@@ -155,21 +179,20 @@ def predict_velocity(
 def train_flow(
     state: StageState,
     data: LatentSet,
-    geometry: Geometry,
-    template: Template,
-    mu: float,
+    task: Task,
     pace: Any,
     settings: FlowSettings,
     save: Callable[[], None],
     prepare: Callable[[bool], None] = lambda _full_text: None,
+    step: Step | None = None,
 ) -> None:
     """Train until ``pace`` says stop; ``save()`` is called now and then. DivergedError where the loss is no number.
 
     ``prepare(full_text)`` is called before the first step of each number of text tokens: the place to compile.
+    ``step(batch)`` gives the losses of a batch and leaves gradients on the weights.
     """
-    transformer, text_encoder = state.modules["transformer"], state.modules["text_encoder"]
+    step = step or step_of(losses_of(state, task))
     device = data.latents.device
-    img_ids = image_ids(geometry).to(device)
     logged, last_saved = RunningLosses(device), pace.run_spent_s
     progress, prepared = Progress("transformer", settings.batch), None
     for rows in batches(len(data.latents), settings.batch, settings.seed, pace.step, device):
@@ -179,15 +202,13 @@ def train_flow(
         if full_text is not prepared:
             prepare(full_text)
             prepared = full_text
-        batch = draw_batch(data, rows, pace.step, mu, settings, full_text=full_text)
-        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            losses = flow_losses(transformer, text_encoder, batch, template, img_ids)
-        losses.mean().backward()
+        batch = draw_batch(data, rows, pace.step, task.mu, settings, full_text=full_text)
+        (losses,) = step(batch)
         rate = pace.rate(settings.rate)
         state.optimizer.step(rate, 1.0)
         for average in state.averages.values():
             average.update(pace.step)
-        logged.add(losses.detach(), batch.sigmas)
+        logged.add(losses, batch.sigmas)
         if pace.step % settings.log_every == 0:
             losses_since = logged.means()
             state.note(pace, rate, losses_since)

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from training.tokens import PROMPT_TOKENS
+
 HEADS = 2
 HEAD_DIM = 128
 LATENT_CHANNELS = 16
@@ -157,11 +159,13 @@ def pack(latents: torch.Tensor) -> torch.Tensor:
     return split.reshape(count, (height // 2) * (width // 2), channels * 4)
 
 
-def image_ids(geometry: Geometry, modality: int = 1) -> torch.Tensor:
-    """The transformer's position ids [tokens, 3] of the picture, as ``prepare_pos_ids`` makes them."""
-    side = geometry.latent_side // 2
-    rows, columns = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
-    ids = torch.stack([torch.full_like(rows, modality), rows + 512, columns + 512], dim=-1)
+def image_ids(
+    geometry: Geometry, device: torch.device, modality: int = 1, text_tokens: int = PROMPT_TOKENS
+) -> torch.Tensor:
+    """The transformer's position ids [tokens, 3] of a picture behind the text, as ``prepare_pos_ids`` makes them."""
+    side = torch.arange(geometry.latent_side // 2, device=device)
+    rows, columns = torch.meshgrid(side, side, indexing="ij")
+    ids = torch.stack([torch.full_like(rows, modality), rows + text_tokens, columns + text_tokens], dim=-1)
     return ids.reshape(-1, 3).float()
 
 

@@ -8,7 +8,6 @@ import json
 import sys
 import time
 import zlib
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ import torch
 from fuseproof.pipelines.libraries import silence_libraries
 from training import flow_stage, text_stage, vae_stage
 from training.checker import check
-from training.compiling import Compiled
+from training.compiling import Compiled, Prepare, Rehearsal
 from training.curves import write_curve
 from training.data import Drawings
 from training.dataset import prepared
@@ -29,10 +28,11 @@ from training.geometry import (
     build_text_encoder,
     build_transformer,
     build_vae,
-    image_ids,
     parameter_count,
 )
+from training.gradients import LossesOf, Step, step_of
 from training.pace import Pace
+from training.replaying import Replayed
 from training.state import DivergedError, StageState, averaged_weights, save_whole
 from training.tokens import Template, build_tokenizer
 
@@ -154,7 +154,7 @@ def _text(run: Run, geometry: Geometry, pace: Pace, options: Any, device: Any) -
     state = text_stage.new_state(text_encoder, settings, device)
     lines = [begun(state, run, "text", pace, options, device)]
     prompts = prepared(run, options, device).prompts
-    text_stage.train_text(state, prompts, Template.of(tokenizer), pace, settings)
+    text_stage.train_text(state, prompts, Template.of(tokenizer, device), pace, settings)
     keep(run, "text", state, pace)
     return [*lines, throughput(state, settings.batch), last(state, "text")]
 
@@ -162,7 +162,7 @@ def _text(run: Run, geometry: Geometry, pace: Pace, options: Any, device: Any) -
 def _transformer(run: Run, geometry: Geometry, pace: Pace, options: Any, device: Any) -> list[str]:
     settings = chosen(flow_stage.FlowSettings(), options)
     tokenizer, scheduler = build_tokenizer(), build_scheduler()
-    template, mu = Template.of(tokenizer), shift_mu(scheduler, geometry)
+    task = flow_stage.Task(Template.of(tokenizer, device), geometry, shift_mu(scheduler, geometry))
     text_encoder = build_text_encoder(geometry, tokenizer).to(device)
     transformer = build_transformer(geometry).to(device)
     lines = [_first_weights(run, text_encoder, transformer, pace, options, device)]
@@ -171,13 +171,21 @@ def _transformer(run: Run, geometry: Geometry, pace: Pace, options: Any, device:
     vae = stored_vae(run, device)
     data = _latent_set(run, vae, geometry, options, device)
     lines.append(f"transformer: {len(data.latents)} pictures; {pace.run_spent_s:.1f} s before the first step")
-    prepare = _compiled(state, data, geometry, template, mu, settings, options)
+    rows = torch.arange(settings.batch, device=device) % len(data.latents)
+    losses_of = flow_stage.losses_of(state, task)
+
+    def rehearse(full_text: bool) -> torch.Tensor:
+        batch = flow_stage.draw_batch(data, rows, 0, task.mu, settings, full_text=full_text)
+        return losses_of(batch)[0].mean()
+
+    prepare = compiler(transformer, state, rehearse, options, device)
+    step = step_on(device, losses_of, state, options)
 
     def save() -> None:
         keep(run, "transformer", state, pace)
 
     try:
-        flow_stage.train_flow(state, data, geometry, template, mu, pace, settings, save, prepare)
+        flow_stage.train_flow(state, data, task, pace, settings, save, prepare, step)
         save()
     except DivergedError:
         if run.state("transformer").is_file():
@@ -229,24 +237,22 @@ def _latent_set(run: Run, vae: Any, geometry: Geometry, options: Any, device: An
     return data
 
 
-def _compiled(
-    state: StageState, data: Any, geometry: Geometry, template: Template, mu: float, settings: Any, options: Any
-) -> Callable[[bool], None]:
-    """What is to be called before steps of a new shape: it compiles them, or does nothing."""
-    transformer, device = state.modules["transformer"], data.latents.device
-    if not (options.compile if options.compile is not None else device.type == "cuda"):
-        return lambda _full_text: None
-    rows = torch.arange(settings.batch, device=device) % len(data.latents)
-    img_ids = image_ids(geometry).to(device)
+def compiler(model: Any, state: StageState, rehearse: Rehearsal, options: argparse.Namespace, device: Any) -> Prepare:
+    """What compiles the blocks of ``model`` before the first step of each number of text tokens, where wanted."""
+    return Compiled(model, state, rehearse) if _is_wanted(options.compile, device) else lambda _full_text: None
 
-    def rehearse(full_text: bool) -> torch.Tensor:
-        batch = flow_stage.draw_batch(data, rows, 0, mu, settings, full_text=full_text)
-        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            losses = flow_stage.flow_losses(transformer, state.modules["text_encoder"], batch, template, img_ids)
-        mean: torch.Tensor = losses.mean()
-        return mean
 
-    return Compiled(transformer, state, rehearse)
+def step_on(device: torch.device, losses_of: LossesOf, state: StageState, options: argparse.Namespace) -> Step:
+    """What runs forward and backward of a step: replayed as a CUDA graph where wanted."""
+    if not _is_wanted(options.replay, device):
+        return step_of(losses_of)
+    weights = [weight for module in state.modules.values() for weight in module.parameters() if weight.requires_grad]
+    return Replayed(losses_of, weights)
+
+
+def _is_wanted(said: bool | None, device: torch.device) -> bool:
+    """What only a GPU gains by, unless the command line says otherwise."""
+    return said if said is not None else device.type == "cuda"
 
 
 def shift_mu(scheduler: Any, geometry: Geometry) -> float:

@@ -22,7 +22,7 @@ from training.described import Described
 from training.optimizers import adamw
 from training.progress import Progress
 from training.state import Average, StageState
-from training.tokens import LONGEST_PROMPT, Template, embed_prompts, padded_ids, text_positions
+from training.tokens import LONGEST_PROMPT, Template, drawn_positions, embed_prompts, padded_ids
 from training.vocabulary import COLOUR_NAMES, PATTERNS, PLACES, RELATIONS, SHAPES, SIZES
 
 UNSAID = -100
@@ -112,8 +112,7 @@ def text_loss(
     text_encoder: Any, heads: Any, prompts: Prompts, rows: torch.Tensor, template: Template, step: int
 ) -> Any:
     """Mean cross-entropy over the questions that each caption answers, and the share that is answered right."""
-    chooser = torch.Generator().manual_seed(step)
-    positions = text_positions(RANDOM_PADDING, chooser)
+    positions = drawn_positions(RANDOM_PADDING, step, rows.device)
     embeds = embed_prompts(text_encoder, prompts.ids[rows], positions, template)
     # The last of the random padding, and the first token after the longest prompt.
     asked = embeds[:, LONGEST_PROMPT - 1 :: (RANDOM_PADDING + 1) // ASKED_PADDING]

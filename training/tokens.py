@@ -119,26 +119,27 @@ def padded_ids(tokenizer: Any, texts: Sequence[str]) -> torch.Tensor:
 class Template:
     """What stands before every prompt, and the padding token."""
 
-    prefix: tuple[int, ...]
+    prefix: torch.Tensor
     padding: int
 
     @classmethod
-    def of(cls, tokenizer: Any, prefix: str = PREFIX) -> Template:
-        """The template in the tokens of ``tokenizer``."""
-        return cls(tuple(tokenizer(prefix, add_special_tokens=False)["input_ids"]), tokenizer.pad_token_id)
+    def of(cls, tokenizer: Any, device: torch.device) -> Template:
+        """The template in the tokens of ``tokenizer``, int64 on ``device``."""
+        tokens = tokenizer(PREFIX, add_special_tokens=False)["input_ids"]
+        return cls(torch.tensor(tokens, device=device), tokenizer.pad_token_id)
 
 
-def text_positions(random_padding: int | None, generator: torch.Generator | None) -> torch.Tensor:
-    """Which of the 512 positions a training step keeps, ascending [L] int64; None keeps all.
+def drawn_positions(random_padding: int | None, seed: int, device: torch.device) -> torch.Tensor:
+    """Which of the 512 positions a training step keeps, ascending [L] int64 on ``device``; None keeps all.
 
     No position attends to padding, so leaving padding tokens out changes no other token's embedding: what is dropped
     is only their share in the transformer's attention. The first LONGEST_PROMPT always stay.
     """
-    everything = torch.arange(PROMPT_TOKENS)
     if random_padding is None:
-        return everything
+        return torch.arange(PROMPT_TOKENS, device=device)
+    generator = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(PROMPT_TOKENS - LONGEST_PROMPT, generator=generator)[:random_padding] + LONGEST_PROMPT
-    return torch.cat([everything[:LONGEST_PROMPT], chosen.sort().values])
+    return sent(torch.cat([torch.arange(LONGEST_PROMPT), chosen.sort().values]), device)
 
 
 def embed_prompts(text_encoder: Any, ids: torch.Tensor, positions: torch.Tensor, template: Template) -> torch.Tensor:
@@ -153,22 +154,22 @@ def embed_behind(
     text_encoder: Any,
     ids: torch.Tensor,
     positions: torch.Tensor,
-    before: Sequence[int],
+    before: torch.Tensor,
     padding: int,
     zero_token: int | None = None,
 ) -> torch.Tensor:
     """Last hidden states [B, before + L, hidden] of the tokens ``before`` and of the prompts ``ids`` at ``positions``.
 
+    All on one device, and nothing in here waits for it or sends to it: a CUDA graph can hold it.
     The text encoder reads zeros where ``zero_token`` stands.
     """
     count, device = len(ids), ids.device
-    prefix = sent(torch.tensor(before), device)
     wide = torch.full((count, len(positions)), -1, device=device, dtype=torch.int64)
     wide[:, : ids.shape[1]] = ids.long()
     is_prompt = wide >= 0
-    tokens = torch.cat([prefix.expand(count, -1), torch.where(is_prompt, wide, padding)], dim=1)
-    is_seen = torch.cat([torch.ones(count, len(prefix), device=device, dtype=torch.bool), is_prompt], dim=1)
-    places = sent(torch.cat([torch.arange(len(prefix)), positions + len(prefix)]), device)
+    tokens = torch.cat([before.expand(count, -1), torch.where(is_prompt, wide, padding)], dim=1)
+    is_seen = torch.cat([torch.ones(count, len(before), device=device, dtype=torch.bool), is_prompt], dim=1)
+    places = torch.cat([torch.arange(len(before), device=device), positions + len(before)])
     language_model = text_encoder.model.language_model
     embedded = language_model.embed_tokens(tokens)
     if zero_token is not None:

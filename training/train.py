@@ -32,6 +32,8 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--workers", type=int, default=min(os.cpu_count() or 1, 16))
     options.add_argument("--device", default="auto", help="auto, cuda or cpu")
     options.add_argument("--compile", action=argparse.BooleanOptionalAction, default=None, help="default: on CUDA")
+    replay = "run a step's forward and backward as one CUDA graph; default: on CUDA"
+    options.add_argument("--replay", action=argparse.BooleanOptionalAction, default=None, help=replay)
     return options
 
 

@@ -27,7 +27,7 @@ from training.low_rank import RANK, Factors
 from training.optimizers import adamw
 from training.progress import Progress
 from training.state import Average, StageState
-from training.tokens import text_positions
+from training.tokens import drawn_positions
 
 SEGMENTS = 8
 
@@ -104,12 +104,12 @@ class Distillation:
     def conditions(self, rows: torch.Tensor, step: int, *, full_text: bool) -> Conditions:
         """The conditions of a step, a function of ``settings.seed`` and ``step`` alone."""
         padding = None if full_text else self.settings.random_padding
-        positions = text_positions(padding, torch.Generator().manual_seed(self.settings.seed + step))
+        positions = drawn_positions(padding, self.settings.seed + step, rows.device)
         template, ids = self.tasks.edit_template, self.data.instructions[rows]
         with _autocast(rows.device):
             embeds = embed_instructions(self.text_encoder, ids, positions, template)
             empty = embed_instructions(self.text_encoder, torch.full_like(ids[:1], -1), positions, template)
-        places = edit_ids(self.tasks.geometry, positions, template).to(rows.device)
+        places = edit_ids(self.tasks.geometry, positions, template)
         return Conditions(self.data.before.latents[rows].float(), embeds, empty.expand_as(embeds), places)
 
     @torch.no_grad()

@@ -32,7 +32,7 @@ from training.low_rank import RANK, Factors, write_factors
 from training.pace import Pace
 from training.parts import BASE, DIFFERENCE, EDIT, TURBO, whole, write_part
 from training.stages import shift_mu
-from training.tokens import Template, build_tokenizer, padded_ids, text_positions
+from training.tokens import Template, build_tokenizer, drawn_positions, padded_ids
 from training.turbo_stage import SEGMENTS, Distillation, Schedule, TurboSettings
 
 CPU = torch.device("cpu")
@@ -69,8 +69,8 @@ def pipe() -> Any:
 @pytest.fixture(scope="module")
 def tasks(pipe: Any) -> Tasks:
     tokenizer = pipe.tokenizer
-    template = EditTemplate.of(tokenizer, SMOKE.side)
-    return Tasks(Template.of(tokenizer), template, SMOKE, shift_mu(pipe.scheduler, SMOKE))
+    template = EditTemplate.of(tokenizer, SMOKE.side, CPU)
+    return Tasks(Template.of(tokenizer, CPU), SMOKE, shift_mu(pipe.scheduler, SMOKE), template)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def data(pipe: Any) -> EditSet:
 def test_instructions_are_embedded_as_the_pipeline_does(pipe: Any, tasks: Tasks, padding: int | None) -> None:
     template = tasks.edit_template
     assert EDIT_SENTENCE + "<|vision_start|><|image_pad|><|vision_end|>" == pipe.prompt_template_encode_prefix
-    positions = text_positions(padding, torch.Generator().manual_seed(1))
+    positions = drawn_positions(padding, 1, CPU)
     found = embed_instructions(pipe.text_encoder, padded_ids(pipe.tokenizer, TEXTS), positions, template)
     vision = len(template.vision)
     kept = torch.cat([torch.arange(vision), positions + vision])

@@ -33,7 +33,7 @@ from training.pace import Pace
 from training.progress import Progress
 from training.state import CurvePoint, DivergedError, StageState
 from training.subsets import is_simple
-from training.tokens import PREFIX, Template, build_tokenizer, embed_prompts, padded_ids, text_ids, text_positions
+from training.tokens import PREFIX, Template, build_tokenizer, drawn_positions, embed_prompts, padded_ids, text_ids
 
 CPU = torch.device("cpu")
 TEXTS = ['a red letter "A" above a blue square', "", "a red panda"]
@@ -59,9 +59,9 @@ def pipe() -> Any:
 @pytest.mark.parametrize("padding", [None, 16], ids=["all tokens", "some padding"])
 def test_prompts_are_embedded_as_the_pipeline_does(pipe: Any, padding: int | None) -> None:
     assert PREFIX == pipe.prompt_template_encode_prefix
-    positions = text_positions(padding, torch.Generator().manual_seed(1))
+    positions = drawn_positions(padding, 1, CPU)
     expected, ids = pipe.encode_prompt(TEXTS)
-    template = Template.of(pipe.tokenizer)
+    template = Template.of(pipe.tokenizer, CPU)
     found = embed_prompts(pipe.text_encoder, padded_ids(pipe.tokenizer, TEXTS), positions, template)
     torch.testing.assert_close(found, expected[:, positions], rtol=1e-4, atol=1e-5)
     assert torch.equal(ids[positions], text_ids(positions))
@@ -76,7 +76,7 @@ def test_latents_are_packed_and_placed_as_the_pipeline_does(pipe: Any) -> None:
     latents = torch.randn(2, 16, 8, 8)
     _, ids = pipe.prepare_latents(2, 16, 64, 64, torch.float32, CPU, None)
     assert torch.equal(pipe._pack_latents(latents, 2, 16, 8, 8), pack(latents))
-    assert torch.equal(ids, image_ids(SMOKE))
+    assert torch.equal(ids, image_ids(SMOKE, CPU))
 
 
 def test_a_picture_does_not_reach_the_text_encoder(pipe: Any) -> None:
@@ -91,6 +91,10 @@ def small_set(pipe: Any) -> flow_stage.LatentSet:
     return flow_stage.LatentSet.encode(pipe.vae, drawings, ids, 64)
 
 
+def task_of(pipe: Any) -> flow_stage.Task:
+    return flow_stage.Task(Template.of(pipe.tokenizer, CPU), SMOKE, 0.9)
+
+
 def trained(pipe: Any, data: flow_stage.LatentSet, steps: int, folder: Path, *, in_runs: int) -> Any:
     """The transformer's state after ``steps``, in one or more runs that resume each other."""
     settings = flow_stage.FlowSettings(batch=2, log_every=1, full_text_from=2.0)
@@ -102,7 +106,7 @@ def trained(pipe: Any, data: flow_stage.LatentSet, steps: int, folder: Path, *, 
         pace = Pace(1e9, 1e9, steps, stop_at_step=steps * (run + 1) // in_runs)
         if run:
             state.load(folder / "state.pt", pace, CPU)
-        flow_stage.train_flow(state, data, SMOKE, Template.of(pipe.tokenizer), 0.9, pace, settings, save=lambda: None)
+        flow_stage.train_flow(state, data, task_of(pipe), pace, settings, save=lambda: None)
         state.save(folder / "state.pt", pace)
     return state
 
@@ -122,8 +126,8 @@ def test_the_velocity_is_noise_minus_latents(pipe: Any) -> None:
     """A transformer that says nothing but zero is wrong by the whole velocity."""
     data = small_set(pipe)
     batch = flow_stage.draw_batch(data, torch.arange(4), 0, 0.9, flow_stage.FlowSettings(), full_text=True)
-    template = Template.of(pipe.tokenizer)
-    losses = flow_stage.flow_losses(build_transformer(SMOKE), pipe.text_encoder, batch, template, image_ids(SMOKE))
+    template = Template.of(pipe.tokenizer, CPU)
+    losses = flow_stage.flow_losses(build_transformer(SMOKE), pipe.text_encoder, batch, template, SMOKE)
     torch.testing.assert_close(losses, (batch.noise - batch.latents).square().mean(dim=(1, 2)))
 
 
@@ -139,10 +143,10 @@ def test_the_forward_is_the_transformers_own(pipe: Any) -> None:
         timestep=sigmas,
         encoder_hidden_states=embeds,
         txt_ids=places,
-        img_ids=image_ids(SMOKE),
+        img_ids=image_ids(SMOKE, CPU),
         return_dict=False,
     )[0]
-    found = flow_stage.predict_velocity(transformer, noisy, sigmas, embeds, torch.cat([places, image_ids(SMOKE)]))
+    found = flow_stage.predict_velocity(transformer, noisy, sigmas, embeds, torch.cat([places, image_ids(SMOKE, CPU)]))
     assert torch.equal(expected, found)
 
 
@@ -206,9 +210,9 @@ def test_a_stage_whose_loss_is_no_number_stops_and_keeps_the_last_good_state(pip
     kept = (tmp_path / "state.pt").read_bytes()
     torch.nn.init.constant_(good.modules["transformer"].proj_out.bias, math.nan)
     pace = Pace(1e9, 1e9, 9, step=1)
-    template, settings = Template.of(pipe.tokenizer), flow_stage.FlowSettings(batch=2, log_every=1)
+    settings = flow_stage.FlowSettings(batch=2, log_every=1)
     with pytest.raises(DivergedError, match="at step 1 loss is nan"):
-        flow_stage.train_flow(good, data, SMOKE, template, 0.9, pace, settings, save=lambda: None)
+        flow_stage.train_flow(good, data, task_of(pipe), pace, settings, save=lambda: None)
     with pytest.raises(DivergedError, match="are no numbers"):
         good.save(tmp_path / "state.pt", pace)
     assert kept == (tmp_path / "state.pt").read_bytes()
