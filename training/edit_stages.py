@@ -54,7 +54,8 @@ def run_edit(run: Run, geometry: Geometry, pace: Pace, options: argparse.Namespa
     if before.get("stage") == "edit":
         pace.step, pace.spent_before_s = before["step"], before["spent_s"]
         pace.optimizer_began_at = pace.step
-    state = flow_stage.new_state(pipe.transformer, pipe.text_encoder, settings, device)
+    replay = stages.is_wanted(options.replay, device)
+    state = flow_stage.new_state(pipe.transformer, pipe.text_encoder, settings, device, replay=replay)
     lines = [f"edit: weights of {loaded.folder}", stages.begun(state, run, "edit", pace, options, device)]
     tasks = _tasks(loaded, geometry)
     data = edit_set(run, loaded, geometry, options, device)

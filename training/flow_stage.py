@@ -76,8 +76,13 @@ class LatentSet:
         return cls(torch.cat(rows), ids)
 
 
-def new_state(transformer: Any, text_encoder: Any, settings: FlowSettings, device: torch.device) -> StageState:
-    """A fresh state for both, which are on ``device``; the vision tower is left as it is."""
+def new_state(
+    transformer: Any, text_encoder: Any, settings: FlowSettings, device: torch.device, *, replay: bool = False
+) -> StageState:
+    """A fresh state for both, which are on ``device``; the vision tower is left as it is.
+
+    ``replay``: a step of the optimizer is a CUDA graph, as far as it has many launches.
+    """
     text_encoder.model.visual.requires_grad_(False)
     averages = {
         "transformer": Average(copy.deepcopy(transformer), transformer, settings.decay),
@@ -85,7 +90,8 @@ def new_state(transformer: Any, text_encoder: Any, settings: FlowSettings, devic
     }
     others = [(text_encoder, settings.text_rate_share)]
     modules = {"transformer": transformer, "text_encoder": text_encoder}
-    return StageState(modules, averages, muon_and_adamw(transformer, others, settings.weight_decay, device))
+    optimizer = muon_and_adamw(transformer, others, settings.weight_decay, device, replay=replay)
+    return StageState(modules, averages, optimizer)
 
 
 def draw_sigmas(count: int, mu: float, spread: float, generator: torch.Generator) -> torch.Tensor:

@@ -32,6 +32,12 @@ def drop_gradients(weights: Iterable[torch.nn.Parameter]) -> None:
         weight.grad = None
 
 
+def must_be_on_a_gpu(tensor: torch.Tensor) -> None:
+    """RuntimeError where a CUDA graph would not see ``tensor``: it would hold nothing, without a word."""
+    if tensor.device.type != "cuda":
+        raise RuntimeError(f"a CUDA graph needs tensors on a GPU, these are on {tensor.device}")
+
+
 def relative_error(found: torch.Tensor, true: torch.Tensor) -> float:
     """The 2-norm of the difference over that of ``true``: 0 where both are zero, infinite where it is no number."""
     difference, size = (found - true).float().norm().item(), true.float().norm().item()

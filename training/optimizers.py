@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from training.replayed_muon import ReplayedMuon
+
 Groups = Iterable[tuple[torch.nn.Module, float]]
 """Modules, each with its share of the learning rate."""
 
@@ -59,9 +61,12 @@ def adamw(groups: Groups, weight_decay: float, device: torch.device) -> Optimize
 
 
 def muon_and_adamw(
-    transformer: torch.nn.Module, others: Groups, weight_decay: float, device: torch.device
+    transformer: torch.nn.Module, others: Groups, weight_decay: float, device: torch.device, *, replay: bool = False
 ) -> Optimizer:
-    """Muon for the products in the blocks of ``transformer``, AdamW for its other weights and for ``others``."""
+    """Muon for the products in the blocks of ``transformer``, AdamW for all other weights.
+
+    ``replay``: Muon's step is a CUDA graph.
+    """
     products = [
         parameter
         for name, parameter in transformer.named_parameters()
@@ -71,7 +76,9 @@ def muon_and_adamw(
     left = [parameter for parameter in _trained(transformer) if id(parameter) not in taken]
     rest = [(left, 1.0), *((_trained(module), share) for module, share in others)]
     groups = [{"params": products, "rate_share": 1.0}]
-    muon = torch.optim.Muon(groups, lr=1e-3, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
+    muon = (ReplayedMuon if replay else torch.optim.Muon)(
+        groups, lr=1e-3, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"
+    )
     return Optimizer(muon, _adamw(rest, weight_decay, device))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from training.gradients import LossesOf, Step, Tensors, drop_gradients, relative_error, step_of
+from training.gradients import LossesOf, Step, Tensors, drop_gradients, must_be_on_a_gpu, relative_error, step_of
 
 LARGEST_ERROR = 0.05
 """Of a gradient, as a share of its norm: the same kernels run, and some of them add in any order."""
@@ -71,6 +71,7 @@ class Captured:
     """A step as a CUDA graph: replayed with whatever batch of the same shapes."""
 
     def __init__(self, step: Step, weights: list[torch.nn.Parameter], batch: Any) -> None:
+        must_be_on_a_gpu(batch[0])
         rolled = (tensor.roll(1, dims=0) for tensor in batch)
         self._inputs = tuple(rolled) if type(batch) is tuple else type(batch)(*rolled)
         stream = torch.cuda.Stream()

@@ -166,7 +166,8 @@ def _transformer(run: Run, geometry: Geometry, pace: Pace, options: Any, device:
     text_encoder = build_text_encoder(geometry, tokenizer).to(device)
     transformer = build_transformer(geometry).to(device)
     lines = [_first_weights(run, text_encoder, transformer, pace, options, device)]
-    state = flow_stage.new_state(transformer, text_encoder, settings, device)
+    replay = is_wanted(options.replay, device)
+    state = flow_stage.new_state(transformer, text_encoder, settings, device, replay=replay)
     lines.append(begun(state, run, "transformer", pace, options, device))
     vae = stored_vae(run, device)
     data = _latent_set(run, vae, geometry, options, device)
@@ -239,18 +240,18 @@ def _latent_set(run: Run, vae: Any, geometry: Geometry, options: Any, device: An
 
 def compiler(model: Any, state: StageState, rehearse: Rehearsal, options: argparse.Namespace, device: Any) -> Prepare:
     """What compiles the blocks of ``model`` before the first step of each number of text tokens, where wanted."""
-    return Compiled(model, state, rehearse) if _is_wanted(options.compile, device) else lambda _full_text: None
+    return Compiled(model, state, rehearse) if is_wanted(options.compile, device) else lambda _full_text: None
 
 
 def step_on(device: torch.device, losses_of: LossesOf, state: StageState, options: argparse.Namespace) -> Step:
     """What runs forward and backward of a step: replayed as a CUDA graph where wanted."""
-    if not _is_wanted(options.replay, device):
+    if not is_wanted(options.replay, device):
         return step_of(losses_of)
     weights = [weight for module in state.modules.values() for weight in module.parameters() if weight.requires_grad]
     return Replayed(losses_of, weights)
 
 
-def _is_wanted(said: bool | None, device: torch.device) -> bool:
+def is_wanted(said: bool | None, device: torch.device) -> bool:
     """What only a GPU gains by, unless the command line says otherwise."""
     return said if said is not None else device.type == "cuda"
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
 
 from training.geometry import SMOKE, build_transformer
 from training.optimizers import Optimizer, adamw, muon_and_adamw
+from training.replayed_muon import ReplayedMuon
 
 CPU = torch.device("cpu")
 
@@ -73,3 +75,51 @@ def test_another_number_of_optimizers_is_refused() -> None:
     model = small_model()
     with pytest.raises(ValueError, match="of 2 optimizers, and here are 1"):
         adamw([(model, 1.0)], 0.0, CPU).load_state_dict(muon_and_adamw(model, [], 0.0, CPU).state_dict())
+
+
+def stepped_muon(muon: torch.optim.Optimizer, weights: list[torch.nn.Parameter], steps: int) -> None:
+    """Steps at a rate that changes, with gradients that do."""
+    generator = torch.Generator().manual_seed(3)
+    for step in range(steps):
+        muon.param_groups[0]["lr"] = 1e-3 * (step + 1)
+        for weight in weights:
+            weight.grad = torch.randn(weight.shape, generator=generator).to(weight.device)
+        muon.step()
+
+
+def two_matrices(device: str) -> list[torch.nn.Parameter]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.nn.Parameter(torch.randn(size, generator=generator).to(device)) for size in ((64, 128), (128, 64))]
+
+
+def replayed_beside_torchs(device: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Each weight after five steps, the state saved and loaded after three, and what torch's own Muon makes of it."""
+    options: dict[str, Any] = {"weight_decay": 0.1, "adjust_lr_fn": "match_rms_adamw"}
+    mine, true = two_matrices(device), two_matrices(device)
+    for weights, kind in ((mine, ReplayedMuon), (true, torch.optim.Muon)):
+        first = kind(weights, **options)
+        stepped_muon(first, weights, 3)
+        second = kind(weights, **options)
+        second.load_state_dict(first.state_dict())
+        stepped_muon(second, weights, 2)
+    return list(zip(mine, true, strict=True))
+
+
+def test_a_muon_step_at_a_rate_of_one_scaled_is_torchs_own_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the graph holds, run as it is."""
+    monkeypatch.setattr(ReplayedMuon, "_captured", lambda self, weights: lambda: self._unit_step(weights))
+    for mine, true in replayed_beside_torchs("cpu"):
+        torch.testing.assert_close(mine, true, rtol=0, atol=1e-6)
+
+
+def test_a_muon_that_cannot_be_captured_says_so_and_steps_as_torchs(capsys: pytest.CaptureFixture[str]) -> None:
+    for mine, true in replayed_beside_torchs("cpu"):
+        assert torch.equal(mine, true)
+    assert 2 == capsys.readouterr().err.count("MUON NOT REPLAYED, SLOWER")
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_replayed_muon_is_torchs_own(capsys: pytest.CaptureFixture[str]) -> None:
+    for mine, true in replayed_beside_torchs("cuda"):
+        torch.testing.assert_close(mine, true, rtol=0, atol=1e-5)
+    assert "" == capsys.readouterr().err

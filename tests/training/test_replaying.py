@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -143,7 +144,16 @@ def test_each_shape_is_captured_once(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert 2 == capsys.readouterr().err.count("replayed as one CUDA graph; its worst gradient is 0 % off")
 
 
+@pytest.fixture
+def no_cudnn_attention() -> Iterator[None]:
+    """As the stages choose."""
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    yield
+    torch.backends.cuda.enable_cudnn_sdp(True)
+
+
 @pytest.mark.gpu
+@pytest.mark.usefixtures("no_cudnn_attention")
 @pytest.mark.parametrize("task", ["drawing", "both"])
 def test_on_a_gpu_a_replayed_step_has_the_losses_and_gradients_of_the_step(
     task: str, capsys: pytest.CaptureFixture[str]
