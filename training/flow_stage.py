@@ -42,7 +42,7 @@ class FlowSettings:
     batch: int = 256
     rate: float = 1.0e-3
     text_rate_share: float = 0.2
-    decay: float = 0.999
+    decay: float = 0.998
     weight_decay: float = 0.01
     empty_prompts: float = 0.1
     sigma_offset: float = 1.3

@@ -1,36 +1,35 @@
 #!/usr/bin/env bash
 # Trains the embedded LongCat-Image on one H200, in commands of at most ten minutes:
-#   training/run_on_gpu.sh 1    VAE 230 s, text encoder 55 s, transformer 190 s
-#   training/run_on_gpu.sh 2    transformer 515 s
-#   training/run_on_gpu.sh 3    transformer 360 s, evaluation about 110 s
-#   training/run_on_gpu.sh all  the three in one go, about 25 minutes, where a command may take so long
-#   training/run_on_gpu.sh 4    edit 560 s: begins from $RUN/longcat-image, or goes on from $RUN/models
-#   training/run_on_gpu.sh 5    edit 140 s, turbo 280 s, evaluation of all three about 120 s
-#   training/run_on_gpu.sh smoke-edits    the stages of parts 4 and 5, tiny, on the CPU, after smoke (2 min)
+#   training/run_on_gpu.sh 1    VAE 150 s, text encoder 30 s, transformer 230 s
+#   training/run_on_gpu.sh 2    transformer 390 s, evaluation about 110 s
+#   training/run_on_gpu.sh all  both in one go, about 17 minutes, where a command may take so long
+#   training/run_on_gpu.sh 3    edit 560 s: begins from $RUN/longcat-image, or goes on from $RUN/models
+#   training/run_on_gpu.sh 4    edit 140 s, turbo 280 s, evaluation of all three about 120 s
+#   training/run_on_gpu.sh smoke-edits    the stages of parts 3 and 4, tiny, on the CPU, after smoke (2 min)
 #   training/run_on_gpu.sh smoke    every stage, tiny, on the CPU (45 s of CPU time)
-# What a part needs beside (imports, the VAE's checks, packing) is about 70 s in part 1 and 25 s in part 2.
-# PARTS="190 515 360" are the transformer's seconds in its three parts, VAE_SECONDS and TEXT_SECONDS those of the
+# What a part needs beside (imports, the VAE's checks, packing) is about 50 s in part 1 and 25 s in part 2.
+# PARTS="230 390" are the transformer's seconds in its two parts, VAE_SECONDS and TEXT_SECONDS those of the
 # others: give every part the same ones, the schedule is planned over the sum.
 # DEVICE=cuda RUN=/tmp/rehearsed training/run_on_gpu.sh smoke runs the tiny stages on the card: a minute well spent.
 # States stay in $RUN between commands. What is worth keeping goes to $OUT, also where a stage fails: at most 6 files,
 # each under 15 MB. TRAIN_FLAGS adds flags to every stage, for example --no-compile; FLOW_FLAGS to the transformer's
 # alone, for example --rate 5e-4 or --batch 512.
-# EDIT_PARTS="560 140", TURBO_SECONDS and EDIT_SCENES do for parts 4 and 5 what PARTS and SCENES do for the others.
-# On a fresh machine, parts 4 and 5 need what came back unpacked into $RUN (longcat-image, or models), and nothing else.
-# On a fresh machine after part 1 or 2: unpack what came back into a folder, and set BEGIN_FROM to its longcat-image.
+# EDIT_PARTS="560 140", TURBO_SECONDS and EDIT_SCENES do for parts 3 and 4 what PARTS and SCENES do for the others.
+# On a fresh machine, parts 3 and 4 need what came back unpacked into $RUN (longcat-image, or models), and nothing else.
+# On a fresh machine after part 1: unpack what came back into a folder, and set BEGIN_FROM to its longcat-image.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}
 RUN=${RUN:-build/training}
 OUT=${OUT:-build/training-out}
 SCENES=${SCENES:-120000}
-VAE_SECONDS=${VAE_SECONDS:-230}
-TEXT_SECONDS=${TEXT_SECONDS:-55}
-read -r -a PARTS <<<"${PARTS:-190 515 360}"
+VAE_SECONDS=${VAE_SECONDS:-150}
+TEXT_SECONDS=${TEXT_SECONDS:-30}
+read -r -a PARTS <<<"${PARTS:-230 390}"
 read -r -a EDIT_PARTS <<<"${EDIT_PARTS:-560 140}"
 EDIT_SCENES=${EDIT_SCENES:-60000}
 WHAT=longcat-image
-TRANSFORMER_SECONDS=$((PARTS[0] + PARTS[1] + PARTS[2]))
+TRANSFORMER_SECONDS=$((PARTS[0] + PARTS[1]))
 export PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=true HF_HUB_OFFLINE=1
 mkdir -p "$OUT"
 
@@ -67,20 +66,6 @@ evaluation() {
 	tar -C "$RUN" -czf "$OUT/evaluation.tar.gz" evaluation
 }
 
-glance() { # at so many prompts, how far it is; a part without one is none the worse
-	[ "$SECONDS" -le "${LATEST_GLANCE:-540}" ] || return 0
-	echo "== a glance at 32 prompts [$SECONDS s]"
-	"$PYTHON" -m training.evaluate --checkpoint "$RUN/longcat-image" --prompts 32 --renders 32 --guidance 2.5 \
-		--output "$RUN/glance" &&
-		cp "$RUN/glance/guidance-2.5.png" "$OUT/glance.png"
-}
-
-part_of_transformer() { # its seconds: then what there is is kept before anything else is tried
-	transformer "$1"
-	keep
-	glance || echo "== no glance [$SECONDS s]"
-}
-
 keep() { # whatever there is: it runs after a failure too
 	[ ! -d "$RUN/curves" ] || tar -C "$RUN" -czf "$OUT/curves.tar.gz" curves
 	[ ! -d "$RUN/$WHAT" ] || tar -C "$RUN" -czf - "$WHAT" | split -b 14m - "$OUT/$WHAT.tar.gz."
@@ -95,19 +80,18 @@ part() {
 		[ -d "$RUN/parts/vae" ] || stage --stage vae --seconds "$VAE_SECONDS" --scenes 60000
 		wait $! || echo "== the next stage draws its data itself [$SECONDS s]"
 		stage --stage text --seconds "$TEXT_SECONDS" --scenes 40000
-		part_of_transformer "${PARTS[0]}"
+		transformer "${PARTS[0]}"
 		;;
-	2) part_of_transformer "${PARTS[1]}" ;;
-	3)
-		transformer "${PARTS[2]}"
+	2)
+		transformer "${PARTS[1]}"
 		keep
 		evaluation
 		;;
-	4)
+	3)
 		WHAT=models
 		edit "${EDIT_PARTS[0]}"
 		;;
-	5)
+	4)
 		WHAT=models
 		edit "${EDIT_PARTS[1]}"
 		stage --stage turbo --seconds "${TURBO_SECONDS:-280}" --scenes "$EDIT_SCENES"
@@ -116,7 +100,6 @@ part() {
 	all)
 		part 1
 		part 2
-		part 3
 		;;
 	smoke-edits)
 		WHAT=models
@@ -135,7 +118,7 @@ part() {
 			--output "$RUN/evaluation"
 		;;
 	*)
-		echo "usage: $0 all|1|2|3|4|5|smoke|smoke-edits" >&2
+		echo "usage: $0 all|1|2|3|4|smoke|smoke-edits" >&2
 		exit 2
 		;;
 	esac
