@@ -45,7 +45,7 @@ def capture(ctx: click.Context, /, **flags: Any) -> None:
     `verify --from FILE` and `bench --from FILE` use what was saved.
 
     \b
-    fuseproof fastpaths capture qk_norm_rope --step 3 --output q.safetensors --prompt "a red panda"
+    fuseproof fastpaths capture qk_norm_rope --step 3 --output q.safetensors --prompt "a red circle above a blue square"
     """
     options = _options(ctx, flags)
     restart_with_fixed_hash_seed("fastpaths", ("capture", *ctx.meta[ARGUMENTS]))

@@ -47,7 +47,7 @@ def generate(ctx: click.Context, /, **flags: Any) -> int:
     image is bit-identical to the one of --backend diffusers on the same machine.
 
     \b
-    fuseproof generate --prompt "a red panda" --seed 42 --perf-dump-path perf.json
+    fuseproof generate --prompt "a red circle above a blue square" --seed 42 --perf-dump-path perf.json
     """
     options = options_of(ctx, flags)
     restart_with_fixed_hash_seed("generate", ctx.meta[ARGUMENTS])

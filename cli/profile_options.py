@@ -11,7 +11,7 @@ from fuseproof.errors import UsageError
 from fuseproof.harness.profiles.places import expanded
 
 PROMPT_FLAGS = ("--prompt", "--prompt-path", "--config")
-DEFAULT_PROMPT = ("--prompt", "a red panda")
+DEFAULT_PROMPT = ("--prompt", "a red circle above a blue square")
 NO_PICTURE = ("--no-save-output",)
 MOST_STEPS = 1000
 DEFAULT_STEPS = 3

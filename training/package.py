@@ -34,7 +34,7 @@ A LongCat-Image in its own classes and file layout, made small enough to come wi
 {megabytes:.1f} MB in bfloat16. It draws one to three flat shapes on a plain background, at 256 x 256.
 
 - **Data**: renders and captions of `training/`, drawn by our own code from seeds. No pictures or texts of anybody else.
-- **Trained** by `training/run_on_gpu.sh`, {steps} steps of the transformer.
+- **Trained** by the stages of `training/`, {steps} steps of the transformer.
 - **Evaluation**: {accuracy} of the fixed held-out prompts{of_subset} are met, judged by rules on pixels
   (`training/checker.py`), at {sampling}; held-out renders come through the VAE at {psnr:.1f} dB PSNR.
   `make eval-embedded` does it again.
