@@ -56,9 +56,9 @@ def abba(ctx: click.Context, /, **flags: Any) -> int:
 
     \b
     fuseproof abba
-    fuseproof abba --baseline "--fastpaths=off" --candidate "--fastpaths=auto" --flags "--prompt 'a red circle above a blue square'"
+    fuseproof abba --baseline "--fastpaths=off" --candidate "--fastpaths=auto" --flags "--prompt 'a red circle'"
     fuseproof abba --baseline-command "./old {perf_dump}" --candidate-command "./new {perf_dump}"
-    fuseproof abba --baseline-ref main --candidate-ref HEAD --flags "--prompt 'a red circle above a blue square'"
+    fuseproof abba --baseline-ref main --candidate-ref HEAD --flags "--prompt 'a red circle'"
     fuseproof abba sglang-pr --repo ../sglang --baseline-ref main --candidate-ref my-branch --cells qwen-image
     fuseproof abba longcat-image --cells lossless --ablate fastpaths --ablate-by alone
     fuseproof abba --quick --blocks 1

@@ -168,7 +168,7 @@ def _check_prompts(options: GenerateOptions) -> None:
     if not options.prompt and options.prompt_path is None:
         raise UsageError(
             "nothing to generate: neither --prompt nor --prompt-path was given.",
-            next_step='Add --prompt "a red circle above a blue square", or --prompt-path FILE with one prompt per line.',
+            next_step='Add --prompt "a red circle", or --prompt-path FILE with one prompt per line.',
         )
     for prompt in options.prompt:
         if not prompt.strip():

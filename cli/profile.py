@@ -44,7 +44,7 @@ def profile(ctx: click.Context, /, **arguments: Any) -> int:
 
     \b
     fuseproof profile --model-path longcat-image --load-format dummy -o eager --fastpaths=off
-    fuseproof profile --before "--fastpaths=off" --after "--fastpaths=auto" --flags "--prompt 'a red circle above a blue square'"
+    fuseproof profile --before "--fastpaths=off" --after "--fastpaths=auto" --flags "--prompt 'a red circle'"
     fuseproof profile --before eager --after fused --timings CAMPAIGN
     fuseproof profile eager
 

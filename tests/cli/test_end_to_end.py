@@ -67,7 +67,8 @@ def test_a_campaign_ends_in_a_report_that_renders_again_byte_for_byte(environmen
     slots = sorted(folder.name for folder in (tmp_path / "campaign" / "slots" / "shapes").iterdir())
     assert ["01-0-A", "01-1-A", "01-2-B", "01-3-B", "01-4-A"] == slots
     results = [
-        json.loads((tmp_path / "campaign" / "slots" / "shapes" / slot / "result.json").read_text()) for slot in slots[1:]
+        json.loads((tmp_path / "campaign" / "slots" / "shapes" / slot / "result.json").read_text())
+        for slot in slots[1:]
     ]
     assert 1 == len({result["outputs"][0]["raw_sha256"] for result in results}), "lossless: every slot has equal bits"
     assert [False, True, True, False] == [
