@@ -71,7 +71,7 @@ fix: $(INSTALLED) ## repair what ruff can repair, and format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-eval-embedded: $(INSTALLED) ## draw 200 held-out prompts with the embedded model and judge them (20 to 30 minutes on 2 cores)
+eval-embedded: $(INSTALLED) ## draw 200 held-out prompts with the embedded model and judge them (13 minutes on 2 idle cores)
 	OMP_NUM_THREADS=2 $(BIN)/python -m training.evaluate $(ARGS)
 
 grid: $(INSTALLED) ## draw eight fixed prompts with the embedded model into docs/embedded-grid.jpg (ARGS="--checkpoint FOLDER")

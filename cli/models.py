@@ -62,7 +62,8 @@ def show_model(name: str, as_json: bool) -> None:
 def make_tiny(name: str, directory: Path, as_json: bool) -> None:
     """Write the small checkpoint of family NAME into DIRECTORY, which must be new or empty.
 
-    It is the checkpoint that embedded:NAME stands for, in the real Diffusers layout, built offline.
+    It is the checkpoint that embedded:NAME stands for, in the real Diffusers layout: a copy of the
+    packaged one, or built offline.
     """
     from fuseproof.pipelines.embedded import write_embedded
 

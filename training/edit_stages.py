@@ -195,10 +195,9 @@ def _tasks(loaded: Loaded, geometry: Geometry) -> Tasks:
 def _write_both(models: Path, geometry: Geometry, pipe: Any, state: StageState, progress: dict[str, Any]) -> int:
     """The averaged weights once, and the editing checkpoint as a part; the bytes of the weights."""
     averages = (state.averages["text_encoder"].model, state.averages["transformer"].model)
-    for name in (BASE, TURBO):  # a Turbo of other weights would be none
-        shutil.rmtree(models / name, ignore_errors=True)
-    stored = write_checkpoint(models / BASE, copy.deepcopy(pipe.vae), *averages, pipe.tokenizer, pipe.scheduler)
-    (models / BASE / TRAINING).write_text(json.dumps(progress) + "\n", encoding="utf-8")
+    shutil.rmtree(models / TURBO, ignore_errors=True)  # a Turbo of other weights would be none
+    vae, tokenizer = copy.deepcopy(pipe.vae), pipe.tokenizer
+    stored = write_checkpoint(models / BASE, vae, *averages, tokenizer, pipe.scheduler, progress)
     mark_trained(models / BASE)
     write_part(models, EDIT, geometry.side, pipe.tokenizer, progress)
     return stored

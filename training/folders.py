@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from training.parts import TRAINING
 
 LARGEST_PACKAGE_BYTES = 25_000_000
 
@@ -42,17 +48,41 @@ class Run:
         return self.folder / "models"
 
 
+@contextmanager
+def replacing(folder: Path) -> Iterator[Path]:
+    """An empty folder to fill, which then stands in the place of ``folder``; that one stays where filling fails."""
+    new, old = (folder.with_name(folder.name + ending) for ending in (".new", ".old"))
+    for left in (new, old):
+        shutil.rmtree(left, ignore_errors=True)
+    new.mkdir(parents=True)
+    try:
+        yield new
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
+    if folder.exists():
+        folder.rename(old)
+    new.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
 def as_stored(model: Any) -> Any:
     """The model with every weight rounded to bf16, as it is packaged, in eval mode; changed in place."""
     return model.to(torch.bfloat16).eval()
 
 
 def write_checkpoint(
-    folder: Path, vae: Any, text_encoder: Any, transformer: Any, tokenizer: Any, scheduler: Any
+    folder: Path,
+    vae: Any,
+    text_encoder: Any,
+    transformer: Any,
+    tokenizer: Any,
+    scheduler: Any,
+    progress: Mapping[str, Any],
 ) -> int:
-    """Write a LongCat-Image checkpoint, weights in bf16; return the bytes of its safetensors.
+    """Write a LongCat-Image checkpoint, weights in bf16, and how far it is; return the bytes of its safetensors.
 
-    A ValueError says where they are more than a package may hold.
+    It is whole or the one before it. A ValueError says where it is more than a package may hold.
     """
     from diffusers import LongCatImagePipeline
 
@@ -64,7 +94,9 @@ def write_checkpoint(
         text_processor=None,
         transformer=as_stored(transformer),
     )
-    pipeline.save_pretrained(folder)
+    with replacing(folder) as new:
+        pipeline.save_pretrained(new)
+        (new / TRAINING).write_text(json.dumps(progress) + "\n", encoding="utf-8")
     stored = sum(path.stat().st_size for path in folder.rglob("*.safetensors"))
     if stored > LARGEST_PACKAGE_BYTES:
         raise ValueError(f"{folder} holds {stored} bytes of weights; {LARGEST_PACKAGE_BYTES} are the most")

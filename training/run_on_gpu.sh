@@ -11,7 +11,7 @@
 # PARTS="230 390" are the transformer's seconds in its two parts, VAE_SECONDS and TEXT_SECONDS those of the
 # others: give every part the same ones, the schedule is planned over the sum.
 # DEVICE=cuda RUN=/tmp/rehearsed training/run_on_gpu.sh smoke runs the tiny stages on the card: a minute well spent.
-# States stay in $RUN between commands. What is worth keeping goes to $OUT, also where a stage fails: at most 6 files,
+# States stay in $RUN between commands. What is worth keeping goes to $OUT, also where a stage fails: at most 6 files a part,
 # each under 15 MB. TRAIN_FLAGS adds flags to every stage, for example --no-compile; FLOW_FLAGS to the transformer's
 # alone, for example --rate 5e-4 or --batch 512.
 # EDIT_PARTS="560 140", TURBO_SECONDS and EDIT_SCENES do for parts 3 and 4 what PARTS and SCENES do for the others.
@@ -31,7 +31,6 @@ EDIT_SCENES=${EDIT_SCENES:-60000}
 WHAT=longcat-image
 TRANSFORMER_SECONDS=$((PARTS[0] + PARTS[1]))
 export PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=true HF_HUB_OFFLINE=1
-mkdir -p "$OUT"
 
 stage() {
 	echo "== $* [$SECONDS s]"
@@ -68,13 +67,19 @@ evaluation() {
 
 keep() { # whatever there is: it runs after a failure too
 	[ ! -d "$RUN/curves" ] || tar -C "$RUN" -czf "$OUT/curves.tar.gz" curves
+	rm -f "$OUT/$WHAT".tar.gz.*
 	[ ! -d "$RUN/$WHAT" ] || tar -C "$RUN" -czf - "$WHAT" | split -b 14m - "$OUT/$WHAT.tar.gz."
 	echo "== kept in $OUT [$SECONDS s]"
 	ls -l "$OUT"
 }
 
+finish() { # what still runs in the background would hold the pipe, and with it the command
+	jobs -p | xargs -r kill 2>/dev/null || true
+	keep
+}
+
 part() {
-	case ${1:-} in
+	case $1 in
 	1)
 		stage --stage data --seconds 600 --scenes "$SCENES" &
 		[ -d "$RUN/parts/vae" ] || stage --stage vae --seconds "$VAE_SECONDS" --scenes 60000
@@ -117,14 +122,22 @@ part() {
 		"$PYTHON" -m training.evaluate --checkpoint "$RUN/longcat-image" --device "${DEVICE:-cpu}" --prompts 2 --renders 4 --steps 4 \
 			--output "$RUN/evaluation"
 		;;
-	*)
-		echo "usage: $0 all|1|2|3|4|smoke|smoke-edits" >&2
-		exit 2
-		;;
 	esac
 }
 
+case ${1:-} in
+all | 1 | 2 | 3 | 4 | smoke | smoke-edits) ;;
+*)
+	echo "usage: $0 all|1|2|3|4|smoke|smoke-edits   (what each does stands at the top of this file)" >&2
+	exit 2
+	;;
+esac
+if [ "${#PARTS[@]}" -ne 2 ] || [ "${#EDIT_PARTS[@]}" -ne 2 ]; then
+	echo "PARTS=\"${PARTS[*]}\" EDIT_PARTS=\"${EDIT_PARTS[*]}\": two numbers each are needed, the seconds of two parts" >&2
+	exit 2
+fi
+mkdir -p "$OUT"
 {
-	trap keep EXIT
+	trap finish EXIT
 	part "$@"
-} 2>&1 | tee "$OUT/log-${1:-}.txt"
+} 2>&1 | tee "$OUT/log-$1.txt"

@@ -20,7 +20,7 @@ from training.curves import write_curve
 from training.data import Drawings
 from training.dataset import prepared
 from training.described import draw_described, draw_scenes
-from training.folders import Run, as_stored, write_checkpoint
+from training.folders import Run, as_stored, replacing, write_checkpoint
 from training.geometry import (
     GEOMETRIES,
     Geometry,
@@ -130,7 +130,8 @@ def _finish_vae(run: Run, geometry: Geometry, drawings: Drawings, options: Any, 
     pictures, psnr = vae_stage.reconstructed(
         vae, Drawings.of([item.scene for item in unseen], device), geometry.side, 32
     )
-    as_stored(vae).save_pretrained(run.vae)
+    with replacing(run.vae) as new:
+        as_stored(vae).save_pretrained(new)
     mean, worst = sum(psnr) / len(psnr), min(psnr)
     met = sum(not check(picture, item.captions[0].claims) for picture, item in zip(pictures, unseen, strict=True))
     return [
@@ -200,14 +201,15 @@ def _transformer(run: Run, geometry: Geometry, pace: Pace, options: Any, device:
 def _checkpoint(run: Run, state: StageState, vae: Any, pace: Pace) -> str:
     """Write the averaged models as a checkpoint; a sentence with its size. The models are in bf16 afterwards."""
     averages = (state.averages["text_encoder"].model, state.averages["transformer"].model)
-    stored = write_checkpoint(run.checkpoint, vae, *averages, build_tokenizer(), build_scheduler())
     progress = {"step": pace.step, "spent_s": round(pace.spent_s, 1), "share": round(pace.share, 4)}
-    (run.checkpoint / "training.json").write_text(json.dumps(progress) + "\n", encoding="utf-8")
+    stored = write_checkpoint(run.checkpoint, vae, *averages, build_tokenizer(), build_scheduler(), progress)
     return f"{run.checkpoint}: {stored / 1e6:.2f} MB of weights"
 
 
 def _first_weights(run: Run, text_encoder: Any, transformer: Any, pace: Pace, options: Any, device: Any) -> str:
     """The text stage's weights; or, where the states are lost, those of a checkpoint that came back."""
+    if options.begin_from is not None and options.resume and run.state("transformer").is_file():
+        return f"transformer: {options.begin_from} is left out: {run.state('transformer')} goes on where it stopped"
     if options.begin_from is None:
         text_encoder.load_state_dict(averaged_weights(run.state("text"), "text_encoder", device))
         return "transformer: text encoder of the text stage"
@@ -216,7 +218,8 @@ def _first_weights(run: Run, text_encoder: Any, transformer: Any, pace: Pace, op
     pipe = LongCatImagePipeline.from_pretrained(options.begin_from, dtype=torch.float32, text_processor=None)
     text_encoder.load_state_dict(pipe.text_encoder.state_dict())
     transformer.load_state_dict(pipe.transformer.state_dict())
-    pipe.vae.save_pretrained(run.vae)
+    with replacing(run.vae) as new:
+        pipe.vae.save_pretrained(new)
     progress = json.loads((options.begin_from / "training.json").read_text(encoding="utf-8"))
     pace.step = pace.optimizer_began_at = progress["step"]
     pace.spent_before_s = progress["spent_s"]

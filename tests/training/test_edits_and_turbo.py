@@ -244,7 +244,7 @@ def test_a_part_is_a_checkpoint_that_edits(pipe: Any, tmp_path: Path) -> None:
     """Written as parts, put together, read as strictly as any checkpoint, edited with by diffusers' own pipeline."""
     transformer = copy.deepcopy(pipe.transformer)
     models = copy.deepcopy(pipe.vae), copy.deepcopy(pipe.text_encoder), transformer
-    write_checkpoint(tmp_path / BASE, *models, pipe.tokenizer, pipe.scheduler)
+    write_checkpoint(tmp_path / BASE, *models, pipe.tokenizer, pipe.scheduler, {"step": 3})
     factors = Factors(transformer.float(), 2, seed=1)
     for parameter in factors.parameters():
         parameter.data.normal_(0, 0.2)

@@ -118,6 +118,43 @@ def test_a_muon_that_cannot_be_captured_says_so_and_steps_as_torchs(capsys: pyte
     assert 2 == capsys.readouterr().err.count("MUON NOT REPLAYED, SLOWER")
 
 
+def test_a_capture_that_fails_half_way_leaves_rate_and_gradients_as_they_were(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A step at the graph's rate of one would move the weights a thousand times too far."""
+
+    def fail(self: ReplayedMuon, weights: list[torch.Tensor]) -> Any:
+        with monkeypatch.context() as patched:
+            patched.setattr(torch.optim.Muon, "step", raise_out_of_memory)
+            self._unit_step(weights)
+
+    def raise_out_of_memory(*_: Any) -> None:
+        raise torch.OutOfMemoryError("no memory for the graph")
+
+    monkeypatch.setattr(ReplayedMuon, "_captured", fail)
+    for mine, true in replayed_beside_torchs("cpu"):
+        assert torch.equal(mine, true)
+    assert 2 == capsys.readouterr().err.count("MUON NOT REPLAYED, SLOWER: no memory for the graph")
+
+
+def test_a_replayed_muon_leaves_a_matrix_without_gradient_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ReplayedMuon, "_captured", lambda self, weights: lambda: self._unit_step(weights))
+    weights = two_matrices("cpu")
+    muon = ReplayedMuon(weights, adjust_lr_fn="match_rms_adamw")
+    stepped_muon(muon, weights, 2)
+    before = [weight.detach().clone() for weight in weights]
+    weights[0].grad = None
+    muon.step()
+    assert torch.equal(before[0], weights[0])
+    assert not torch.equal(before[1], weights[1])
+
+
+def test_a_replayed_muon_has_one_group() -> None:
+    first, second = two_matrices("cpu")
+    with pytest.raises(ValueError, match="2 groups"):
+        ReplayedMuon([{"params": [first]}, {"params": [second]}])
+
+
 @pytest.mark.gpu
 def test_on_a_gpu_a_replayed_muon_is_torchs_own(capsys: pytest.CaptureFixture[str]) -> None:
     for mine, true in replayed_beside_torchs("cuda"):

@@ -18,7 +18,7 @@ from training.curves import write_curve
 from training.data import Drawings, batches
 from training.dataset import prepared
 from training.described import CAPTIONS_EACH, draw_described, draw_scenes
-from training.folders import Run
+from training.folders import Run, replacing
 from training.geometry import (
     SMOKE,
     build_scheduler,
@@ -375,3 +375,17 @@ def test_more_scenes_than_were_kept_are_drawn_anew(tmp_path: Path) -> None:
 
 def test_scenes_alone_are_those_that_are_described() -> None:
     assert draw_scenes(4, 7, 1) == [item.scene for item in draw_described(4, 7, 1)]
+
+
+def test_a_folder_is_replaced_whole_or_stays(tmp_path: Path) -> None:
+    folder = tmp_path / "vae"
+    with replacing(folder) as new:
+        (new / "a").write_text("1")
+    with pytest.raises(OSError, match="full"), replacing(folder) as new:
+        (new / "b").write_text("2")
+        raise OSError("the disk is full")
+    assert ["a"] == [path.name for path in folder.iterdir()]
+    with replacing(folder) as new:
+        (new / "c").write_text("3")
+    assert ["c"] == [path.name for path in folder.iterdir()]
+    assert ["vae"] == [path.name for path in tmp_path.iterdir()]

@@ -1,4 +1,4 @@
-"""The end of the transformer's training, all text tokens: last.py CHECKPOINT RUN DEVICE GEOMETRY SECONDS SPENT"""
+"""The end of the training, all text tokens: the_end.py CHECKPOINT RUN DEVICE GEOMETRY SECONDS SPENT SCENES"""
 import dataclasses, json, sys, time, torch
 from pathlib import Path
 T0 = time.time()
