@@ -23,7 +23,7 @@ import click
 from fuseproof import __version__
 from fuseproof.cli import exit_codes
 from fuseproof.cli.termination import Terminated, signals_raise
-from fuseproof.errors import FuseproofError
+from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.harness.escape import visible
 
 
@@ -120,7 +120,21 @@ def _run(arguments: Sequence[str] | None) -> int:
         return report_error(error)
     except ImportError as error:
         return _report_missing_library(error)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        return report_error(_too_long(str(error.filename or "")))
     return result if isinstance(result, int) else 0
+
+
+def _too_long(path: str) -> UsageError:
+    """No file of ours has such a name: it was given, as whatever path the command takes."""
+    longest = max(path.split("/"), key=len)
+    return UsageError(
+        f"The name {longest[:40]}… has {len(longest.encode(errors='replace'))} bytes, in a path of {len(path)}; "
+        "255 are the most in a name, 4095 in a path.",
+        next_step="Check the path that was given.",
+    )
 
 
 def _hold_standard_descriptors() -> None:

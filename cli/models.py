@@ -14,6 +14,7 @@ from fuseproof.cli.options import json_option
 SHOW_SCHEMA = "fuseproof.model/1"
 LIST_SCHEMA = "fuseproof.models/1"
 MAKE_SCHEMA = "fuseproof.make-tiny/1"
+NO_EMBEDDED = {"model_path": None, "weights_kind": None, "state": "none", "folder": None, "content_sha256": None}
 
 
 @click.group()
@@ -97,23 +98,30 @@ def _task(takes_image: bool, accepts_image: bool, makes_video: bool) -> str:
 
 
 def _embedded_state(name: str) -> dict[str, str | None]:
-    """Where ``embedded:<name>`` is now, without building it, and what its weights are; packaged ones that are damaged
-    are a state too.
-    """
+    """:func:`_whole_embedded_state`, where damage is a state too."""
     from fuseproof.errors import FuseproofError
+    from fuseproof.pipelines.embedded import PREFIX
+
+    try:
+        return _whole_embedded_state(name)
+    except FuseproofError as error:
+        return {**NO_EMBEDDED, "model_path": f"{PREFIX}{name}", "state": f"damaged: {error.message}"}
+
+
+def _whole_embedded_state(name: str) -> dict[str, str | None]:
+    """Where ``embedded:<name>`` is now, without building it, and what its weights are; a FuseproofError where packaged
+    ones are damaged.
+    """
     from fuseproof.pipelines.embedded import PREFIX, embedded_weights, find_embedded
     from fuseproof.pipelines.model_cache import RECIPES
 
     if name not in RECIPES:
-        return {"model_path": None, "weights_kind": None, "state": "none", "folder": None, "content_sha256": None}
-    try:
-        weights_kind, found, absent = embedded_weights(name), find_embedded(name), "not built yet"
-    except FuseproofError as error:
-        weights_kind, found, absent = None, None, f"damaged: {error.message}"
+        return {**NO_EMBEDDED}
+    weights_kind, found = embedded_weights(name), find_embedded(name)
     return {
         "model_path": f"{PREFIX}{name}",
         "weights_kind": weights_kind,
-        "state": found.state if found else absent,
+        "state": found.state if found else "not built yet",
         "folder": str(found.folder) if found else None,
         "content_sha256": found.content_sha256 if found else None,
     }
@@ -143,7 +151,7 @@ def _described_model(name: str) -> dict[str, Any]:
         return {"family": describe_family(FAMILIES[name]), "embedded": _embedded_state(name), "checkpoint": None}
     if name.startswith(PREFIX):
         family = family_named(name.removeprefix(PREFIX))
-        embedded = _embedded_state(family.name)
+        embedded = _whole_embedded_state(family.name)
         folder = embedded["folder"]
         checkpoint = describe_checkpoint(check_checkpoint(Path(folder))) if folder else None
         return {"family": describe_family(family), "embedded": embedded, "checkpoint": checkpoint}

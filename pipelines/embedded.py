@@ -133,13 +133,16 @@ def refuse_damaged_packages() -> None:
 def find_embedded(name: str) -> CachedModel | None:
     """The embedded checkpoint ``name`` if it is packaged or already built. Torch-free, builds nothing.
 
-    A FuseproofError where packaged weights are damaged.
+    A FuseproofError where packaged weights are damaged, unless the cache has them whole.
     """
     recipe = _recipe_named(name)
     packaged = packaged_model(name, PACKAGED_MODELS)
     if packaged is not None and not packaged.is_in_parts:
         return _in_place(packaged)
-    return find_cached(packaged or recipe, cache_directory(os.environ))
+    cached = find_cached(packaged or recipe, cache_directory(os.environ))
+    if cached is None and packaged is not None:
+        verified(packaged)
+    return cached
 
 
 def write_embedded(name: str, destination: Path) -> str:

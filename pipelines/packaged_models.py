@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from fuseproof.errors import FuseproofError
 from fuseproof.pipelines.checkpoint_marker import MARKER, TRAINED
 from fuseproof.pipelines.content_hash import folder_sha256
 from fuseproof.pipelines.packaged_parts import PARTS, assemble, is_in_parts, read_parts
+from fuseproof.pipelines.regular_files import open_regular
 
 PACKAGED_MODELS = Path(__file__).parent / "embedded_models"
 INDEX = "packaged_models.json"
@@ -72,11 +74,11 @@ class PackagedModel:
 def packaged_model(name: str, models: Path = PACKAGED_MODELS) -> PackagedModel | None:
     """What the index says of ``name``; None where it is not packaged. Reads no weight.
 
-    A FuseproofError where the index cannot be read, or does not list a folder that is there.
+    A FuseproofError where the index cannot be read, or does not list a folder that is there or cannot be told to be.
     """
     listed = _read_index(models.with_name(INDEX))
     if name not in listed:
-        if (models / name).exists():
+        if _is_there(models / name, name):
             raise FuseproofError(
                 f"{models / name} is there, and {INDEX} does not list it, so nothing says what it should hold.",
                 next_step=f"{REINSTALL} Weights of your own belong elsewhere: --model-path takes any folder.",
@@ -92,19 +94,16 @@ def packaged_names(models: Path = PACKAGED_MODELS) -> tuple[str, ...]:
 
 
 def refuse_damaged(model: PackagedModel) -> None:
-    """A FuseproofError that names the first file which is missing, differs, or was not packaged."""
+    """A FuseproofError that names the first file which is missing, cannot be read, differs, or was not packaged."""
     for name, expected in model.files.items():
-        path = model.folder / name
-        problem = _problem(path, expected)
+        problem = _problem(model.folder / name, expected)
         if problem is not None:
-            raise FuseproofError(f"{path}, a part of embedded:{model.name}, {problem}.", next_step=REINSTALL)
-    for path in sorted(model.folder.rglob("*")):
-        name = path.relative_to(model.folder).as_posix()
-        if path.is_file() and name not in model.files:
-            raise FuseproofError(
-                f"{path} lies in the packaged folder of embedded:{model.name} and was not packaged.",
-                next_step="Move it away.",
-            )
+            raise _damaged(model, model.folder / name, problem)
+    for path in _unlisted(model):
+        raise FuseproofError(
+            f"{path} lies in the packaged folder of embedded:{model.name} and was not packaged.",
+            next_step="Move it away.",
+        )
 
 
 def verified(model: PackagedModel) -> PackagedModel:
@@ -160,7 +159,8 @@ def _entry(folder: Path) -> dict[str, Any]:
 
 def _read_index(path: Path) -> dict[str, dict[str, Any]]:
     try:
-        index = json.loads(path.read_text(encoding="utf-8"))
+        with open_regular(path) as file:
+            index = json.loads(file.read().decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         cause = getattr(error, "strerror", None) or error
         raise FuseproofError(
@@ -181,15 +181,56 @@ def _is_entry(entry: Any) -> bool:
     return all(isinstance(value, str) and SHA256.fullmatch(value) for value in hashes)
 
 
+def _is_there(folder: Path, name: str) -> bool:
+    """Whether anything has this name, a link to nothing too; a FuseproofError where that cannot be told."""
+    try:
+        os.lstat(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise FuseproofError(
+            f"{folder}, where packaged weights of embedded:{name} would lie, {_unreadable(error)}.",
+            next_step=REINSTALL,
+        ) from error
+    return True
+
+
+def _unlisted(model: PackagedModel) -> list[Path]:
+    """What lies in the folder, is no listed file and no folder of such: pipes, links to nothing or to a folder, and
+    folders that cannot be looked into are among it.
+    """
+    unread: list[OSError] = []
+    found: list[Path] = []
+    for parent, folders, files in os.walk(model.folder, onerror=unread.append):
+        found += [Path(parent, name) for name in files]
+        below = [Path(parent, name) for name in folders]
+        found += [path for path in below if os.path.islink(path)]  # noqa: PTH114 - a Path raises where it may not look
+    for error in unread:
+        folder = Path(error.filename)
+        if folder == model.folder or any(folder in (model.folder / name).parents for name in model.files):
+            raise _damaged(model, folder, _unreadable(error)) from error
+        found.append(folder)
+    return sorted(path for path in found if path.relative_to(model.folder).as_posix() not in model.files)
+
+
+def _damaged(model: PackagedModel, path: Path, problem: str) -> FuseproofError:
+    return FuseproofError(f"{path}, a part of embedded:{model.name}, {problem}.", next_step=REINSTALL)
+
+
 def _problem(path: Path, expected: str) -> str | None:
-    if not path.is_file():
-        return "is missing"
     try:
         found = _sha256(path)
-    except OSError as error:
-        return f"cannot be read ({error.strerror})"
+    except (FileNotFoundError, NotADirectoryError):
+        return "is missing"
+    except (OSError, ValueError) as error:
+        return _unreadable(error)
     return None if found == expected else f"has SHA-256 {found[:12]}, and {expected[:12]} was packaged"
 
 
+def _unreadable(error: OSError | ValueError) -> str:
+    return f"cannot be read ({getattr(error, 'strerror', None) or error})"
+
+
 def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    with open_regular(path) as file:
+        return hashlib.sha256(file.read()).hexdigest()

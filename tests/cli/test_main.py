@@ -133,3 +133,21 @@ def test_a_text_that_cannot_be_encoded_is_escaped(monkeypatch: pytest.MonkeyPatc
 def test_a_message_obeys_no_control_character(capsys: pytest.CaptureFixture[str]) -> None:
     report_error(FuseproofError("a\nb\x1b[31m\r\tc", next_step="d\ne"))
     assert "fuseproof: error: a\\nb\\u001b[31m\\r\\tc\n  next: d\\ne\n" == capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("generate", "--prompt=a", "--model-path=" + 300 * "a"),
+        ("models", "show", 300 * "a"),
+        ("models", "make-tiny", "longcat-image", 300 * "a" + "/x"),
+        ("report", 300 * "a"),
+        ("abba", 300 * "a", "--dry-run"),
+    ],
+    ids=["generate", "models show", "make-tiny", "report", "abba"],
+)
+def test_a_name_that_no_file_can_have_is_a_sentence(command, capsys):
+    assert 2 == main(list(command))
+    error, following = capsys.readouterr().err.splitlines()
+    assert "has 300 bytes" in error and "255 are the most" in error
+    assert "next: Check the path" in following

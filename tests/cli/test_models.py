@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -12,9 +13,11 @@ import pytest
 from fuseproof.cli.main import main
 from fuseproof.pipelines import embedded, model_cache
 from fuseproof.pipelines.checkpoint_marker import MARKER, Marker
+from fuseproof.pipelines.packaged_models import INDEX, SCHEMA, index_packaged
 from tests.pipelines.fake_checkpoints import write_fake_checkpoint
 from tests.pipelines.fake_recipe import RECIPE
-from tests.pipelines.packaged_stand_in import BASE, WEIGHTS, write_none, write_packaged
+from tests.pipelines.packaged_stand_in import BASE, PART, WEIGHTS, write_none, write_packaged
+from tests.pipelines.test_packaged_models import close_folder
 
 
 @pytest.fixture(autouse=True)
@@ -227,6 +230,98 @@ def test_damaged_packages_are_told_and_nothing_is_called_trained(
     assert f"{WEIGHTS}, a part of embedded:longcat-image, is missing" in out
     assert "trained" not in out
     assert command == "models" or "next: Install fuseproof again" in out
+
+
+@pytest.mark.parametrize("command", ["models list", "models show longcat-image", "doctor"])
+def test_a_packaged_folder_that_cannot_be_read_is_told(
+    command: str, packaged: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close_folder(packaged / BASE, monkeypatch)
+    assert 0 == main(command.split())
+    out = capsys.readouterr().out
+    assert "README.md, a part of embedded:longcat-image, cannot be read (Permission denied)" in out
+    assert "trained" not in out
+
+
+def test_make_tiny_does_not_blame_its_folder_for_the_packaged_ones(
+    packaged: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipes = MappingProxyType({"wan2.1-t2v-1.3b": RECIPE})
+    monkeypatch.setattr(embedded, "RECIPES", recipes)
+    close_folder(packaged, monkeypatch)
+    assert 1 == main(["models", "make-tiny", "wan2.1-t2v-1.3b", str(tmp_path / "new")])
+    err = capsys.readouterr().err
+    assert f"{packaged / 'wan2.1-t2v-1.3b'}, where packaged weights " in err and "(Permission denied)" in err
+    assert str(tmp_path / "new") not in err and not (tmp_path / "new").exists()
+
+
+def lose_a_file(packaged: Path) -> None:
+    (packaged / BASE / WEIGHTS).unlink()
+
+
+def change_a_file(packaged: Path) -> None:
+    (packaged / BASE / WEIGHTS).write_bytes(b"x")
+
+
+def lose_the_list(packaged: Path) -> None:
+    packaged.with_name(INDEX).unlink()
+
+
+def list_nothing(packaged: Path) -> None:
+    packaged.with_name(INDEX).write_text(json.dumps({"schema": SCHEMA, "checkpoints": {}}))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lose_a_file, "is missing"),
+        (change_a_file, "has SHA-256 2d711642b726"),
+        (lose_the_list, "cannot be read: No such file or directory"),
+        (list_nothing, f"{INDEX} does not list it"),
+    ],
+)
+def test_showing_a_damaged_checkpoint_fails_and_showing_its_family_tells(
+    change: Callable[[Path], None], said: str, packaged: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(packaged)
+    state = run_json(capsys, "show", BASE)["embedded"]
+    assert state["state"].startswith("damaged: ") and said in state["state"]
+    assert (f"embedded:{BASE}", None, None) == (state["model_path"], state["weights_kind"], state["folder"])
+    assert 0 == main(["models", "show", BASE])
+    assert f"offline       embedded:{BASE} ({state['state']})\n" in capsys.readouterr().out
+    for flags in ([], ["--json"]):
+        assert 1 == main(["models", "show", f"embedded:{BASE}", *flags])
+        shown = capsys.readouterr()
+        assert "" == shown.out and said in shown.err and "next: Install fuseproof again" in shown.err
+
+
+def test_parts_are_damaged_with_what_they_share_until_they_are_cached(
+    packaged: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipes = MappingProxyType({BASE: RECIPE, PART: RECIPE})
+    for module in (embedded, model_cache):
+        monkeypatch.setattr(module, "RECIPES", recipes)
+    assert "not built yet" == run_json(capsys, "show", PART)["embedded"]["state"]
+    lose_a_file(packaged)
+    assert run_json(capsys, "show", PART)["embedded"]["state"].startswith("damaged: ")
+    assert 1 == main(["models", "show", f"embedded:{PART}"])
+    assert f"{WEIGHTS}, a part of embedded:{BASE}, is missing" in capsys.readouterr().err
+
+
+def test_a_whole_embedded_checkpoint_has_the_line_of_its_family(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = tmp_path / "embedded_models"
+    folder = write_fake_checkpoint(models / BASE)
+    (folder / MARKER).write_text(Marker(weights="trained").to_json())
+    index_packaged(models)
+    monkeypatch.setattr(embedded, "PACKAGED_MODELS", models)
+    outputs = []
+    for name in (BASE, f"embedded:{BASE}"):
+        assert 0 == main(["models", "show", name])
+        outputs.append(capsys.readouterr().out)
+    assert all(f"offline       embedded:{BASE} (packaged), trained weights" in output for output in outputs)
+    assert outputs[1].startswith(outputs[0]) and f"checkpoint {folder}" in outputs[1]
 
 
 def test_a_checkpoint_says_what_its_weights_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

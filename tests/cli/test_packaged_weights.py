@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -11,8 +12,9 @@ from fuseproof.cli.generate_requests import NOISE_WRITTEN
 from fuseproof.pipelines import embedded
 from fuseproof.pipelines.checkpoint_marker import MARKER, RANDOM_WARNING, Marker
 from fuseproof.pipelines.embedded import write_embedded
-from fuseproof.pipelines.packaged_models import index_packaged
+from fuseproof.pipelines.packaged_models import INDEX, index_packaged
 from tests.cli.desk import SMALL, Desk
+from tests.pipelines.test_packaged_models import close_folder
 
 
 @pytest.fixture(scope="module")
@@ -53,4 +55,24 @@ def test_damaged_weights_stop_a_request_before_anything_is_opened(packaged: Path
     assert 1 == real_models.run("--prompt=a", *SMALL, "--perf-dump-path=p.json")
     assert "vae/config.json, a part of embedded:longcat-image, has SHA-256" in real_models.err
     assert "next: Install fuseproof again" in real_models.err
+    assert real_models.session.opened_with is None
+
+
+def test_a_pipe_in_the_place_of_the_index_stops_a_request_and_does_not_hang_it(
+    packaged: Path, real_models: Desk
+) -> None:
+    index = packaged.parent.with_name(INDEX)
+    index.unlink()
+    os.mkfifo(index)
+    assert 1 == real_models.run("--prompt=a", *SMALL)
+    assert f"{INDEX}, which lists the packaged weights, cannot be read: it is a pipe or a device" in real_models.err
+    assert real_models.session.opened_with is None
+
+
+def test_a_folder_that_cannot_be_read_stops_a_request(
+    packaged: Path, real_models: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close_folder(packaged / "vae", monkeypatch)
+    assert 1 == real_models.run("--prompt=a", *SMALL)
+    assert "vae/config.json, a part of embedded:longcat-image, cannot be read (Permission denied)." in real_models.err
     assert real_models.session.opened_with is None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 
@@ -22,7 +25,37 @@ from tests.pipelines import fake_recipe
 from tests.pipelines.fake_recipe import RECIPE
 from tests.pipelines.packaged_stand_in import BASE, PART, WEIGHTS, write_base, write_packaged
 
+SYSTEM_CALLS = ("open", "stat", "lstat", "scandir")
+DENIED = "cannot be read (Permission denied)."
 Change = Callable[[Path], object]
+
+
+def close_folder(folder: Path, monkeypatch: pytest.MonkeyPatch, to: Sequence[str] = SYSTEM_CALLS) -> None:
+    """Permission denied for what lies in ``folder`` and for its list, as by its mode; root too, whom no mode stops."""
+
+    def closed(call: Callable[..., Any], is_list: bool) -> Callable[..., Any]:
+        def answer(path: Any, *arguments: Any, **options: Any) -> Any:
+            place = Path(path) if isinstance(path, (str, os.PathLike)) else Path()
+            if folder in place.parents or (is_list and place == folder):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            return call(path, *arguments, **options)
+
+        return answer
+
+    for name in to:
+        monkeypatch.setattr(os, name, closed(getattr(os, name), name == "scandir"))
+
+
+def pipe(path: Path) -> None:
+    """A pipe that nobody writes to in the place of a file."""
+    path.unlink()
+    os.mkfifo(path)
+
+
+def loop(path: Path) -> None:
+    """A link to itself."""
+    path.unlink(missing_ok=True)
+    path.symlink_to(path.name)
 
 
 @pytest.fixture
@@ -79,16 +112,77 @@ def test_what_is_not_packaged_stays_random(models: Path) -> None:
         pytest.param(lambda folder: (folder / "README.md").write_text("!"), "README.md, .* was packaged", id="card"),
         pytest.param(lambda folder: (folder / "new").write_text(""), "new lies in the packaged folder", id="one more"),
         pytest.param(lambda folder: folder.rename(folder.with_name("gone")), "README.md, .* is missing", id="all gone"),
+        pytest.param(lambda folder: pipe(folder / "README.md"), "README.md, .* read .it is a pipe", id="card a pipe"),
+        pytest.param(lambda folder: loop(folder / "README.md"), "README.md, .* read .Too many", id="card a loop"),
+        pytest.param(lambda folder: os.mkfifo(folder / "new"), "new lies in the packaged folder", id="one more pipe"),
+        pytest.param(lambda folder: (folder / "new").symlink_to("no"), "new lies in the packaged", id="a dead link"),
+        pytest.param(lambda folder: (folder / "vae" / "new").mkdir(parents=True), None, id="empty folders"),
+        pytest.param(lambda folder: loop(folder / "new"), "new lies in the packaged folder", id="one more loop"),
+        pytest.param(lambda folder: (folder / "new").symlink_to("transformer"), "new lies in", id="a linked folder"),
     ],
 )
 @pytest.mark.parametrize("name", [BASE, PART])
-def test_damage_is_an_error_that_names_the_file(change: Change, said: str, name: str, models: Path) -> None:
-    """In the base's folder; whoever shares its files meets it too."""
+def test_damage_is_an_error_that_names_the_file(change: Change, said: str | None, name: str, models: Path) -> None:
+    """In the base's folder; whoever shares its files meets it too. ``None``: it is no damage."""
     change(models / BASE)
+    if said is None:
+        assert "trained" == embedded_weights(name) and resolve_model(f"embedded:{name}", None).content_sha256
+        return
     with pytest.raises(FuseproofError, match=said) as caught:
         resolve_model(f"embedded:{name}", None)
     assert any(word in str(caught.value.next_step) for word in ("Install fuseproof again", "Move it away"))
     assert [] == fake_recipe.builds
+    with pytest.raises(FuseproofError, match=said):
+        find_embedded(name)
+
+
+@pytest.mark.parametrize(
+    ("closed", "name", "said"),
+    [
+        ("", BASE, f"README.md, a part of embedded:longcat-image, {DENIED}"),
+        ("", "ernie-image", f"ernie-image, where packaged weights of embedded:ernie-image would lie, {DENIED}"),
+        (BASE, BASE, f"README.md, a part of embedded:longcat-image, {DENIED}"),
+        (f"{BASE}/transformer", BASE, f"{WEIGHTS}, a part of embedded:longcat-image, {DENIED}"),
+        (f"{BASE}/new", BASE, "new lies in the packaged folder of embedded:longcat-image and was not packaged"),
+        (PART, PART, f"{MARKER}, a part of embedded:longcat-image-edit, {DENIED}"),
+    ],
+    ids=["all", "all, and another", "base", "sub-folder", "one more", "part"],
+)
+def test_a_folder_that_cannot_be_read_is_an_error(
+    closed: str, name: str, said: str, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (models / closed).mkdir(exist_ok=True)
+    close_folder(models / closed, monkeypatch)
+    for act in (lambda: resolve_model(f"embedded:{name}", None), lambda: write_embedded(name, tmp_path / "copy")):
+        with pytest.raises(FuseproofError) as caught:
+            act()
+        assert said in caught.value.message
+        assert str(tmp_path / "copy") not in caught.value.message
+    assert [] == fake_recipe.builds and not (tmp_path / "copy").exists()
+
+
+@pytest.mark.parametrize("closed", [BASE, f"{BASE}/transformer"])
+def test_a_folder_that_can_be_entered_and_not_listed_is_an_error(
+    closed: str, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing says what else it holds."""
+    close_folder(models / closed, monkeypatch, to=("scandir",))
+    with pytest.raises(FuseproofError, match=f"{closed}, a part of embedded:{BASE}, cannot be read .Permission"):
+        resolve_model(f"embedded:{BASE}", None)
+
+
+@pytest.mark.parametrize(
+    ("listed", "said"),
+    [("x" * 300, "cannot be read (File name too long)"), ("x\0", "cannot be read (embedded null byte)")],
+    ids=["long", "null"],
+)
+def test_a_listed_name_that_no_file_can_have_is_an_error(listed: str, said: str, models: Path) -> None:
+    index = json.loads(models.with_name(INDEX).read_text())
+    index["checkpoints"][BASE]["files"][listed] = "0" * 64
+    models.with_name(INDEX).write_text(json.dumps(index))
+    with pytest.raises(FuseproofError) as caught:
+        resolve_model(f"embedded:{BASE}", None)
+    assert said in caught.value.message
 
 
 @pytest.mark.parametrize(
@@ -96,6 +190,7 @@ def test_damage_is_an_error_that_names_the_file(change: Change, said: str, name:
     [
         pytest.param(lambda index: index.unlink(), "cannot be read: No such file", id="lost"),
         pytest.param(lambda index: index.write_text("{"), "cannot be read: Expecting", id="broken"),
+        pytest.param(pipe, "cannot be read: it is a pipe", id="a pipe"),
         pytest.param(lambda index: index.write_text("[" * 100_000), "cannot be read", id="nested"),
         pytest.param(lambda index: index.write_text("{}"), "is no list of schema", id="another schema"),
         pytest.param(
@@ -114,7 +209,11 @@ def test_a_lost_index_is_an_error_too(change: Change, said: str, models: Path) -
     assert [] == fake_recipe.builds
 
 
-def test_a_folder_that_no_index_lists_is_refused(models: Path) -> None:
+@pytest.mark.parametrize("is_dead_link", [False, True])
+def test_a_folder_that_no_index_lists_is_refused(is_dead_link: bool, models: Path) -> None:
+    if is_dead_link:
+        (models / BASE).rename(models / "elsewhere")
+        (models / BASE).symlink_to("gone")
     models.with_name(INDEX).write_text(json.dumps({"schema": packaged_models.SCHEMA, "checkpoints": {}}))
     with pytest.raises(FuseproofError, match="does not list it"):
         resolve_model(f"embedded:{BASE}", None)
