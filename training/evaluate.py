@@ -1,12 +1,13 @@
 """The fixed evaluation: 200 held-out prompts, drawn as the pipeline draws them, judged by the checker.
 
 ``python -m training.evaluate`` (``make eval-embedded``) prints the share of prompts that are met with its 95 % interval
-and the VAE's PSNR on held-out renders, and writes what was wrong with every other picture.
+and the VAE's PSNR on held-out renders, and writes every prompt with what was wrong with its picture.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
 import time
@@ -20,12 +21,24 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fuseproof.errors import UsageError
 from training.captions import Caption, describe
 from training.checker import check
 from training.data import Drawings
 from training.described import draw_described
 from training.intervals import share_with_interval
-from training.package import NEEDED_ACCURACY, NEEDED_PSNR_DB, weights_sha256
+from training.options import (
+    device_named,
+    finite_number,
+    require_checkpoint,
+    require_writable,
+    seed,
+    told,
+    whole_number,
+    write_whole,
+)
+from training.package import NEEDED_ACCURACY, NEEDED_PSNR_DB, checkpoint_sha256, weights_sha256
+from training.parts import BASE
 from training.scenes import draw_scene
 from training.subsets import SUBSETS
 from training.vae_stage import reconstructed
@@ -56,12 +69,22 @@ def evaluation_captions(count: int, subset: str = "all", *, held_out: bool = Tru
 
 
 def load(folder: Path, device: torch.device) -> Any:
-    """The checkpoint's own diffusers pipeline in fp32, without a text processor."""
-    from diffusers import LongCatImagePipeline
+    """The checkpoint's own diffusers pipeline in fp32, without a text processor.
 
+    A FuseproofError names what is wrong with the folder before any weight is read.
+    """
+    from fuseproof.pipelines.checkpoints import check_checkpoint
     from fuseproof.pipelines.libraries import silence_libraries
 
     silence_libraries()
+    family = check_checkpoint(folder).family.name
+    if family != BASE:
+        raise UsageError(
+            f"{folder} is a {family}; a {BASE} is evaluated here.",
+            next_step="python -m training.evaluate_edits evaluates the models that edit.",
+        )
+    from diffusers import LongCatImagePipeline
+
     pipe = LongCatImagePipeline.from_pretrained(folder, dtype=torch.float32, text_processor=None)
     pipe.set_progress_bar_config(disable=True)
     return pipe.to(device)
@@ -131,28 +154,45 @@ def report(judged: Sequence[Judged]) -> str:
 
 def write(folder: Path, name: str, judged: Sequence[Judged]) -> None:
     """``<name>.json`` with every prompt and its faults, ``<name>.png`` with the first 64 pictures."""
+    rows = [{"prompt": item.caption.text, "faults": item.faults} for item in judged]
+    write_rows_and_sheet(folder, name, rows, [item.picture for item in judged[:64]])
+
+
+def write_rows_and_sheet(folder: Path, name: str, rows: Any, pictures: Sequence[Picture]) -> None:
+    """``<name>.json`` and, of the pictures, ``<name>.png``; each whole, or the one that lay there before."""
     from PIL import Image
 
     folder.mkdir(parents=True, exist_ok=True)
-    rows = [{"prompt": item.caption.text, "faults": item.faults} for item in judged]
-    (folder / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    Image.fromarray(grid([item.picture for item in judged[:64]])).save(folder / f"{name}.png")
+    write_whole(folder / f"{name}.json", f"{json.dumps(rows, indent=1)}\n".encode())
+    content = io.BytesIO()
+    Image.fromarray(grid(pictures)).save(content, "PNG")
+    write_whole(folder / f"{name}.png", content.getvalue())
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """What a summary says of the whole checkpoint that was judged; ``training.package`` compares it."""
+    return {"weights_sha256": weights_sha256(folder), "checkpoint_sha256": checkpoint_sha256(folder)}
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    options = argparse.ArgumentParser(description=__doc__)
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     options.add_argument("--checkpoint", default=EMBEDDED, help="a folder, or embedded:longcat-image")
-    options.add_argument("--prompts", type=int, default=200)
-    options.add_argument("--subset", choices=tuple(SUBSETS), default="all", help="which scenes; simple: one of 32")
+    options.add_argument(
+        "--prompts", type=whole_number(1), default=200, help="how many of the fixed prompts, from the first on"
+    )
+    simple = "which scenes; simple: one plain thing of four shapes and four colours"
+    options.add_argument("--subset", choices=tuple(SUBSETS), default="all", help=simple)
     options.add_argument("--seen", action="store_true", help="prompts of combinations that training saw instead")
-    options.add_argument("--renders", type=int, default=100, help="held-out renders for the VAE")
-    options.add_argument("--steps", type=int, default=20)
-    options.add_argument("--guidance", type=float, nargs="+", default=[4.5], help="the last one decides")
-    options.add_argument("--seed", type=int, default=0)
-    options.add_argument("--batch", type=int, help="prompts at a time (default: 50 on CUDA, 1 elsewhere)")
-    options.add_argument("--device", default="auto")
-    options.add_argument("--output", type=Path, default=Path("build/evaluation"))
+    options.add_argument("--renders", type=whole_number(1), default=100, help="held-out renders for the VAE")
+    options.add_argument("--steps", type=whole_number(1), default=20, help="of denoising")
+    options.add_argument(
+        "--guidance", type=finite_number(0), nargs="+", default=[4.5], help="one or more; the last one decides"
+    )
+    options.add_argument("--seed", type=seed, default=0, help="of the first prompt; the others count from it")
+    options.add_argument("--batch", type=whole_number(1), help="prompts at a time; None: 50 on CUDA, 1 elsewhere")
+    options.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:NUMBER")
+    options.add_argument("--output", type=Path, default=Path("build/evaluation"), help="folder of the results")
     options.add_argument("--require", action="store_true", help="exit 1 below 85 %% or 28 dB")
     return options
 
@@ -167,13 +207,18 @@ def checkpoint_folder(name: str) -> Path:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print and write the evaluation; 1 where ``--require`` is not met."""
+    """Print and write the evaluation; 1 where ``--require`` is not met, or a sentence says what is wrong."""
     options = parser().parse_args(arguments)
-    name = "cuda" if options.device == "auto" and torch.cuda.is_available() else options.device
-    device = torch.device("cpu" if name == "auto" else name)
+    return told(lambda: _evaluate(options))
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    device = device_named(options.device)
     batch = options.batch or (50 if device.type == "cuda" else 1)
-    folder = checkpoint_folder(options.checkpoint)
+    folder = require_checkpoint(checkpoint_folder(options.checkpoint))
+    require_writable(options.output)
     pipe = load(folder, device)
+    judged_hashes = hashes(folder)
     psnr = psnr_of_vae(pipe.vae, options.renders, device, options.subset)
     mean_psnr = sum(psnr) / len(psnr)
     sys.stdout.write(
@@ -188,10 +233,10 @@ def main(arguments: list[str] | None = None) -> int:
         met = sum(not item.faults for item in judged)
         sampling = {"steps": options.steps, "guidance": guidance, "seed": options.seed}
         summary = {"met": met, "prompts": len(judged), "psnr_db": mean_psnr, **sampling}
-        summary |= {"subset": options.subset, "held_out": not options.seen, "weights_sha256": weights_sha256(folder)}
+        summary |= {"subset": options.subset, "held_out": not options.seen, **judged_hashes}
         sys.stdout.write(f"guidance {guidance}, {time.monotonic() - started:.0f} s: {report(judged)}\n")
         write(options.output, f"guidance-{guidance}", judged)
-    (options.output / "summary.json").write_text(json.dumps(summary) + "\n", encoding="utf-8")
+    write_whole(options.output / "summary.json", f"{json.dumps(summary)}\n".encode())
     is_enough = summary["met"] >= NEEDED_ACCURACY * summary["prompts"] and mean_psnr >= NEEDED_PSNR_DB
     return 1 if options.require and not is_enough else 0
 

@@ -20,12 +20,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fuseproof.errors import UsageError
 from training.checker import check
 from training.data import Drawings
 from training.edits import Edit, draw_edit
-from training.evaluate import EVALUATION_SEED, checkpoint_folder, grid
+from training.evaluate import EVALUATION_SEED, checkpoint_folder, hashes, write_rows_and_sheet
 from training.intervals import share_with_interval
-from training.package import NEEDED_EDITS, weights_sha256
+from training.options import (
+    device_named,
+    finite_number,
+    require_checkpoint,
+    require_writable,
+    seed,
+    told,
+    whole_number,
+    write_whole,
+)
+from training.package import NEEDED_EDITS
 from training.parts import whole
 
 STEPS = 20
@@ -65,6 +76,11 @@ def load(folder: Path, device: torch.device) -> tuple[Any, Any]:
     from fuseproof.pipelines.loading import load_pipeline
 
     checkpoint = check_checkpoint(folder)
+    if checkpoint.family.name not in NEEDED_EDITS:
+        raise UsageError(
+            f"{folder} is a {checkpoint.family.name}; {' or '.join(NEEDED_EDITS)} is evaluated here.",
+            next_step="python -m training.evaluate evaluates the model that draws.",
+        )
     return checkpoint, load_pipeline(checkpoint, dtype=torch.float32, device=device)
 
 
@@ -129,16 +145,13 @@ def report(judged: Sequence[JudgedEdit]) -> str:
 
 def write(folder: Path, name: str, judged: Sequence[JudgedEdit]) -> None:
     """``<name>.json`` with every edit and its faults, ``<name>.png`` with the first pictures, each beside its own."""
-    from PIL import Image
-
-    folder.mkdir(parents=True, exist_ok=True)
     rows = [
         {"instruction": item.edit.instruction, "faults": item.faults, "psnr_db": round(item.psnr_db, 2)}
         for item in judged
     ]
-    (folder / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    sheet = grid([picture for item in judged[:SHOWN] for picture in (item.given, item.made)])
-    Image.fromarray(sheet).save(folder / f"{name}.png")
+    write_rows_and_sheet(
+        folder, name, rows, [picture for item in judged[:SHOWN] for picture in (item.given, item.made)]
+    )
 
 
 def parser() -> argparse.ArgumentParser:
@@ -147,24 +160,29 @@ def parser() -> argparse.ArgumentParser:
 
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--checkpoint", required=True, help="a folder (a part too), or embedded:longcat-image-edit")
-    options.add_argument("--edits", type=int, default=100)
+    options.add_argument("--edits", type=whole_number(1), default=100)
     options.add_argument("--subset", choices=tuple(SUBSETS), default="all", help="which scenes")
     options.add_argument("--seen", action="store_true", help="edits of combinations that training saw instead")
-    options.add_argument("--steps", type=int, help=f"default: {STEPS} for Edit, 8 for the Turbo")
-    options.add_argument("--guidance", type=float, help="default: 4.5 for Edit, 1 for the Turbo")
-    options.add_argument("--seed", type=int, default=0)
-    options.add_argument("--device", default="auto")
+    options.add_argument("--steps", type=whole_number(1), help=f"default: {STEPS} for Edit, 8 for the Turbo")
+    options.add_argument("--guidance", type=finite_number(0), help="default: 4.5 for Edit, 1 for the Turbo")
+    options.add_argument("--seed", type=seed, default=0)
+    options.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:NUMBER")
     options.add_argument("--output", type=Path, default=Path("build/evaluation"))
     options.add_argument("--require", action="store_true", help="exit 1 where too few edits are met to be packaged")
     return options
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print and write the evaluation; 1 where ``--require`` is not met."""
+    """Print and write the evaluation; 1 where ``--require`` is not met, or a sentence says what is wrong."""
     options = parser().parse_args(arguments)
-    name = "cuda" if options.device == "auto" and torch.cuda.is_available() else options.device
-    device = torch.device("cpu" if name == "auto" else name)
-    with whole(checkpoint_folder(options.checkpoint)) as folder:
+    return told(lambda: _evaluate_whole(options))
+
+
+def _evaluate_whole(options: argparse.Namespace) -> int:
+    device = device_named(options.device)
+    stored = require_checkpoint(checkpoint_folder(options.checkpoint))
+    require_writable(options.output)
+    with whole(stored) as folder:
         return _evaluate(folder, options, device)
 
 
@@ -194,9 +212,9 @@ def _evaluate(folder: Path, options: argparse.Namespace, device: torch.device) -
         "seed": sampling.seed,
         "subset": options.subset,
         "held_out": not options.seen,
-        "weights_sha256": weights_sha256(folder),
+        **hashes(folder),
     }
-    (options.output / f"{family.name}-summary.json").write_text(json.dumps(summary) + "\n", encoding="utf-8")
+    write_whole(options.output / f"{family.name}-summary.json", f"{json.dumps(summary)}\n".encode())
     return 1 if options.require and met < NEEDED_EDITS[family.name] * len(judged) else 0
 
 

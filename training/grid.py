@@ -17,6 +17,9 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from fuseproof.errors import FuseproofError
+from training.options import finite_number, require_checkpoint, require_writable, seed, told, whole_number, write_whole
+
 PROMPTS = (
     "a red circle above a blue square on a white background",
     "a small green triangle to the left of a large yellow star on a black background",
@@ -65,23 +68,37 @@ def encoded(drawn: Image.Image) -> bytes:
     raise ValueError(f"the grid has {content.tell()} bytes at quality {quality}; {LARGEST_BYTES} are the most")
 
 
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    from training.evaluate import EMBEDDED
+
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    options.add_argument("--checkpoint", default=EMBEDDED, help="a folder, or embedded:longcat-image")
+    options.add_argument("--steps", type=whole_number(1), default=20, help="of denoising")
+    options.add_argument("--guidance", type=finite_number(0), default=4.5, help="scale")
+    options.add_argument("--seed", type=seed, default=0, help="of the first prompt; the others count from it")
+    options.add_argument("--output", type=Path, default=Path("docs/embedded-grid.jpg"), help="the JPEG")
+    return options
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Draw, write, and print the path."""
-    from training.evaluate import EMBEDDED, checkpoint_folder, draw, load
+    chosen = parser().parse_args(arguments)
+    return told(lambda: _draw(chosen))
 
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--checkpoint", default=EMBEDDED, help="a folder, or embedded:longcat-image")
-    options.add_argument("--steps", type=int, default=20)
-    options.add_argument("--guidance", type=float, default=4.5)
-    options.add_argument("--seed", type=int, default=0, help="of the first prompt; the others count from it")
-    options.add_argument("--output", type=Path, default=Path("docs/embedded-grid.jpg"))
-    chosen = options.parse_args(arguments)
-    pipe = load(checkpoint_folder(chosen.checkpoint), torch.device("cpu"))
+
+def _draw(chosen: argparse.Namespace) -> int:
+    from training.evaluate import checkpoint_folder, draw, load
+
+    folder = require_checkpoint(checkpoint_folder(chosen.checkpoint))
+    if chosen.output.is_dir():
+        raise FuseproofError(f"--output: {chosen.output} is a folder.", next_step="Name the JPEG to be written.")
+    require_writable(chosen.output.parent)
+    pipe = load(folder, torch.device("cpu"))
     sampling = {"steps": chosen.steps, "guidance": chosen.guidance, "first_seed": chosen.seed}
     pictures = list(draw(pipe, PROMPTS, batch=1, **sampling))
     content = encoded(sheet(pictures, PROMPTS))
-    chosen.output.parent.mkdir(parents=True, exist_ok=True)
-    chosen.output.write_bytes(content)
+    write_whole(chosen.output, content)
     sys.stdout.write(f"{chosen.output}: {len(PROMPTS)} prompts, {len(content) / 1e3:.0f} kB\n")
     return 0
 

@@ -1,24 +1,30 @@
 """``python -m training.package``: puts trained checkpoints into the package, with their model cards.
 
 One checkpoint, or all three: Edit shares the weights of LongCat-Image, the Turbo has a low-rank difference from them.
-Refuses what the evaluations did not accept, what they did not judge, and more than a package may hold. Nothing calls it
-by itself.
+Refuses what the evaluations did not accept, what they did not judge, and more than a package may hold. The folder
+--destination is replaced as a whole, and the list of hashes beside it; where anything fails, both stay as they were.
+Nothing calls it by itself.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fuseproof.errors import FuseproofError
+from fuseproof.pipelines.checkpoint_marker import MARKER
+from fuseproof.pipelines.packaged_models import SHA256
+from training.cards import CARD_FILE, TRAIN_IT, card
+from training.destination import DESTINATION, refuse_destination, replaced
 from training.folders import LARGEST_PACKAGE_BYTES
-from training.intervals import share_with_interval
+from training.options import is_checkpoint, is_number, read_object, told
 from training.parts import BASE, EDIT, NAMES, TRAINING, TURBO, mark_trained, seal_part, weight_bytes, whole
+from training.subsets import SUBSETS
 
 NEEDED_PROMPTS = 200
 NEEDED_ACCURACY = 0.85
@@ -26,51 +32,10 @@ NEEDED_PSNR_DB = 28.0
 NEEDED_EDIT_COUNT = 100
 NEEDED_EDITS = {EDIT: 0.80, TURBO: 0.70}
 """The share of edits that must be met; our own bar, as the accuracy of drawing is."""
-DESTINATION = Path(__file__).resolve().parents[1] / "pipelines" / "embedded_models"
-
-CARD = """# The embedded LongCat-Image
-
-A LongCat-Image in its own classes and file layout, made small enough to come with fuseproof: {parameters} parameters,
-{megabytes:.1f} MB in bfloat16. It draws one to three flat shapes on a plain background, at 256 x 256.
-
-- **Data**: renders and captions of `training/`, drawn by our own code from seeds. No pictures or texts of anybody else.
-- **Trained** by the stages of `training/`, {steps} steps of the transformer.
-- **Evaluation**: {accuracy} of the fixed held-out prompts{of_subset} are met, judged by rules on pixels
-  (`training/checker.py`), at {sampling}; held-out renders come through the VAE at {psnr:.1f} dB PSNR.
-  `make eval-embedded` does it again.
-- **Limits**: English captions in the words of `training/captions.py`; twelve colours, seven shapes, ten letters, three
-  patterns. Anything else is drawn as something of these. It shows what the code does, not what LongCat-Image can draw.
-- **Licence**: Apache-2.0, as fuseproof.
-"""
-
-EDIT_CARD = """# The embedded {title}
-
-{what} It edits pictures of one to three flat shapes on a plain background, at 256 x 256:
-another colour, shape, pattern or background, or one thing less.
-
-- **Data**: pairs of renders and instructions of `training/`, drawn by our own code from seeds.
-- **Trained** by `training/run_on_gpu.sh`, {steps} steps {on}.
-- **Evaluation**: {accuracy} of the fixed held-out edits{of_subset} are met, judged by rules on pixels
-  (`training/checker.py`), at {sampling}; the edited pictures are at {psnr:.1f} dB PSNR from the true ones on average.
-  `python -m training.evaluate_edits --checkpoint embedded:{name}` does it again.
-- **Limits**: instructions in the words of `training/edits.py`. The text encoder sees zeros for the picture: what is in
-  it the transformer sees by its latents alone. Other pictures come out as something of these shapes and colours.
-- **Licence**: Apache-2.0, as fuseproof.
-"""
-
-ABOUT = {
-    EDIT: (
-        "LongCat-Image-Edit",
-        "The weights of the embedded LongCat-Image, which was trained on both tasks: nothing is stored twice.",
-        "on drawing and editing together",
-    ),
-    TURBO: (
-        "LongCat-Image-Edit-Turbo",
-        "The embedded LongCat-Image-Edit, distilled to 8 steps without guidance: a difference of low rank, added "
-        "to its transformer when the checkpoint is put together.",
-        "of eight updates, against the guided editing model at four times the steps",
-    ),
-}
+BESIDE_THE_MODEL = (CARD_FILE, MARKER, TRAINING)
+"""Files of a checkpoint's folder that decide no picture; packaging writes some of them anew."""
+SUFFIXES = (".json", ".safetensors", ".jinja", ".txt", ".md")
+"""Of the files that a checkpoint is made of."""
 
 
 def weights_sha256(checkpoint: Path) -> str:
@@ -81,6 +46,57 @@ def weights_sha256(checkpoint: Path) -> str:
     return digest.hexdigest()
 
 
+def checkpoint_sha256(checkpoint: Path) -> str:
+    """One hash over every file of a whole checkpoint that decides a picture: weights, configurations, tokenizer.
+
+    Hidden files are left out: nothing reads them, and they are not packaged.
+    """
+    digest = hashlib.sha256()
+    files = {path.relative_to(checkpoint).as_posix(): path for path in checkpoint.rglob("*") if path.is_file()}
+    for name in sorted(files):
+        if name not in BESIDE_THE_MODEL and not _is_hidden(name):
+            content = files[name].read_bytes()
+            digest.update(name.encode() + b"\0" + len(content).to_bytes(8, "little") + content)
+    return digest.hexdigest()
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(".") for part in Path(name).parts)
+
+
+def faults_of_summary(name: str, summary: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the summary of an evaluation: keys that are missing, and values that cannot be."""
+    counted = "prompts" if name == BASE else "edits"
+    met, total, guidance = (summary.get(key) for key in ("met", counted, "guidance"))
+
+    def is_count(value: Any, least: int) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+    def is_hash(value: object) -> bool:
+        return isinstance(value, str) and SHA256.fullmatch(value) is not None
+
+    is_met = is_count(met, 0) and is_count(total, 1) and summary["met"] <= summary[counted]
+    claims: dict[str, tuple[bool, str]] = {
+        "met": (is_met, f"a whole number from 0 to {counted}"),
+        counted: (is_count(total, 1), "a whole number from 1 on"),
+        "psnr_db": (is_number(summary.get("psnr_db")), "a finite number"),
+        "steps": (is_count(summary.get("steps"), 1), "a whole number from 1 on"),
+        "guidance": (is_number(guidance) and summary["guidance"] >= 0, "a finite number from 0 on"),
+        "held_out": (isinstance(summary.get("held_out"), bool), "true or false"),
+        "subset": (isinstance(summary.get("subset"), str) and summary["subset"] in SUBSETS, " or ".join(SUBSETS)),
+        "weights_sha256": (is_hash(summary.get("weights_sha256")), "a SHA-256"),
+    }
+    if "checkpoint_sha256" in summary:
+        claims["checkpoint_sha256"] = (is_hash(summary["checkpoint_sha256"]), "a SHA-256")
+    faults = []
+    for key, (is_right, allowed) in claims.items():
+        if key not in summary:
+            faults.append(f"{key} is missing")
+        elif not is_right:
+            faults.append(f"{key} is {str(summary[key])[:40]!r}, and not {allowed}")
+    return faults
+
+
 def reasons_against(name: str, result: Mapping[str, Any]) -> list[str]:
     """Why a checkpoint with this evaluation (its summary) may not be packaged; empty where it may."""
     counted = "prompts" if name == BASE else "edits"
@@ -89,7 +105,7 @@ def reasons_against(name: str, result: Mapping[str, Any]) -> list[str]:
     accuracy = result["met"] / result[counted]
     if result[counted] < least:
         reasons.append(f"{result[counted]} {counted} were drawn, {least} are needed")
-    if not result.get("held_out", True):
+    if not result["held_out"]:
         reasons.append(f"the {counted} were not held out")
     if accuracy < share:
         reasons.append(f"{100 * accuracy:.1f} % of the {counted} are met, {100 * share:.0f} % are needed")
@@ -100,68 +116,104 @@ def reasons_against(name: str, result: Mapping[str, Any]) -> list[str]:
 
 def reasons_against_all(models: Path, results: Mapping[str, Mapping[str, Any]], subset: str) -> list[str]:
     """Why the checkpoints that ``results`` names, all in ``models``, may not be packaged together."""
-    reasons = []
+    reasons = [reason for name in results for reason in _reasons_against_folder(models / name)]
+    if reasons:
+        return reasons
     for name, result in results.items():
         about = "" if name == BASE else f"{name}: "
         reasons += [about + reason for reason in reasons_against(name, result)]
-        if result.get("subset", "all") != subset:
+        if result["subset"] != subset:
             reasons.append(f"{about}the evaluation drew the scenes {result['subset']!r}, not {subset!r}")
-        with whole(models / name) as checkpoint:
-            found = weights_sha256(checkpoint)
-        judged = result.get("weights_sha256", "unnamed")
-        if found != judged:
-            reasons.append(f"{about}the evaluation judged weights {judged[:12]}, not {found[:12]}")
+        try:
+            with whole(models / name) as checkpoint:
+                reasons += [about + reason for reason in _reasons_against_hashes(checkpoint, result)]
+        except FuseproofError as error:
+            reasons.append(error.message)
     stored = weight_bytes(models, tuple(results))
     if stored > LARGEST_PACKAGE_BYTES:
         reasons.append(f"the weights are {stored} bytes, {LARGEST_PACKAGE_BYTES} are the most")
     return reasons
 
 
-def package(
-    models: Path, results: Mapping[str, Mapping[str, Any]], destination: Path, subset: str = "all"
-) -> list[str]:
-    """Copy the checkpoints that ``results`` names, with their cards, to folders of ``destination``, which is replaced.
+def _reasons_against_folder(folder: Path) -> list[str]:
+    """Why ``folder`` is nothing that could be packaged: it is missing, no checkpoint, or holds what does not belong."""
+    if not folder.is_dir():
+        return [f"there is no checkpoint folder {folder}"]
+    if not is_checkpoint(folder):
+        return [f"{folder} has no model_index.json, so it is no checkpoint"]
+    foreign = sorted(
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if path.is_symlink()
+        or _is_hidden(path.relative_to(folder).as_posix())
+        or (not path.is_dir() and path.suffix not in SUFFIXES)
+    )
+    reasons = []
+    if foreign:
+        shown = ", ".join(foreign[:4]) + (f" and {len(foreign) - 4} more" if len(foreign) > 4 else "")
+        reasons.append(
+            f"{folder} holds what does not belong to a checkpoint: {shown}; only files of {', '.join(SUFFIXES)} are "
+            "packaged, and no links: move the others away"
+        )
+    try:
+        progress = read_object(folder / TRAINING, "which says how long it was trained", TRAIN_IT)
+    except FuseproofError as error:
+        return [*reasons, error.message.removesuffix(".")]
+    if not is_number(progress.get("step")):
+        reasons.append(f"{folder / TRAINING} says step {progress.get('step')!r}; a number was expected")
+    return reasons
 
-    Or say why not, and change nothing. The Turbo needs Edit, and Edit needs LongCat-Image, whose weights it has.
-    """
-    reasons = reasons_against_all(models, results, subset)
-    if reasons:
-        return reasons
-    temporary = destination.with_name(destination.name + ".new")
-    shutil.rmtree(temporary, ignore_errors=True)
-    for name in results:
-        shutil.copytree(models / name, temporary / name)
-    mark_trained(temporary / BASE)
-    for name, result in results.items():
-        (temporary / name / "README.md").write_text(_card(temporary, name, result), encoding="utf-8")
-    for name in results:
-        if name != BASE:
-            seal_part(temporary / name)
-    for path in temporary.rglob("*"):
-        path.chmod(0o755 if path.is_dir() else 0o644)
-    shutil.rmtree(destination, ignore_errors=True)
-    temporary.rename(destination)
+
+def _reasons_against_hashes(checkpoint: Path, result: Mapping[str, Any]) -> list[str]:
+    found, judged = weights_sha256(checkpoint), result["weights_sha256"]
+    if found != judged:
+        return [f"the evaluation judged weights {judged[:12]}, not {found[:12]}"]
+    found, judged = checkpoint_sha256(checkpoint), result.get("checkpoint_sha256")
+    if judged is not None and found != judged:
+        return [f"the weights are those that were judged; the other files are not ({judged[:12]}, not {found[:12]})"]
     return []
 
 
-def _card(models: Path, name: str, result: Mapping[str, Any]) -> str:
-    stored = weight_bytes(models, (name,))
-    of_subset = "" if result.get("subset", "all") == "all" else f" (of the scenes called {result['subset']} alone)"
-    values = {
-        "name": name,
-        "steps": json.loads((models / name / TRAINING).read_text(encoding="utf-8"))["step"],
-        "of_subset": of_subset,
-        "sampling": f"{result['steps']} steps, guidance {result['guidance']}",
-        "psnr": result["psnr_db"],
-    }
-    if name == BASE:
-        accuracy = share_with_interval(result["met"], result["prompts"])
-        parameters = f"{stored // 2 / 1e6:.1f} M"
-        return CARD.format(accuracy=accuracy, parameters=parameters, megabytes=stored / 1e6, **values)
-    title, what, on = ABOUT[name]
-    return EDIT_CARD.format(
-        accuracy=share_with_interval(result["met"], result["edits"]), title=title, what=what, on=on, **values
-    )
+def package(
+    models: Path,
+    results: Mapping[str, Mapping[str, Any]],
+    destination: Path,
+    subset: str = "all",
+    *,
+    drop_others: bool = False,
+) -> list[str]:
+    """Copy the checkpoints that ``results`` names, with their cards, to folders of ``destination``, which is replaced,
+    and write the list of hashes beside it.
+
+    Or say why not, and change nothing: by a list of reasons, or by a FuseproofError where it is the destination. The
+    Turbo needs Edit, and Edit needs LongCat-Image, whose weights it has.
+    """
+    destination = destination.absolute() if destination.is_symlink() else destination.resolve()
+    refuse_destination(models, tuple(results), destination, drop_others=drop_others)
+    reasons = reasons_against_all(models, results, subset)
+    if reasons:
+        return reasons
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    with replaced(destination) as temporary:
+        for name in results:
+            _copy(models / name, temporary / name)
+        mark_trained(temporary / BASE)
+        for name, result in results.items():
+            (temporary / name / CARD_FILE).write_text(card(temporary, name, result), encoding="utf-8")
+        for name in results:
+            if name != BASE:
+                seal_part(temporary / name)
+        for path in [temporary, *temporary.rglob("*")]:
+            path.chmod(0o755 if path.is_dir() else 0o644)
+    return []
+
+
+def _copy(source: Path, destination: Path) -> None:
+    """Every file of ``source``; an OSError names the one that cannot be copied."""
+    for path in sorted(path for path in source.rglob("*") if path.is_file()):
+        target = destination / path.relative_to(source)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
 
 
 def summary_path(evaluation: Path, name: str) -> Path:
@@ -169,27 +221,65 @@ def summary_path(evaluation: Path, name: str) -> Path:
     return evaluation / ("summary.json" if name == BASE else f"{name}-summary.json")
 
 
+def read_summary(evaluation: Path, name: str) -> Mapping[str, Any]:
+    """The summary of this checkpoint's evaluation; a FuseproofError where it is missing, or says what cannot be."""
+    path, what = summary_path(evaluation, name), f"what the evaluation of {name} came to"
+    program = "training.evaluate" if name == BASE else "training.evaluate_edits"
+    step = f"Evaluate it with python -m {program} --output {evaluation}, or give --evaluation the folder of that."
+    summary = read_object(path, what, step)
+    faults = faults_of_summary(name, summary)
+    if faults:
+        raise FuseproofError(f"{path}, {what}, cannot be used: {'; '.join(faults)}.", next_step=step)
+    return summary
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--models", type=Path, default=Path("build/training/models"), help="folder of the checkpoints")
+    options.add_argument(
+        "--evaluation",
+        type=Path,
+        default=Path("build/training/evaluation-of-models"),
+        help="folder of the evaluations' summaries",
+    )
+    options.add_argument("--names", nargs="+", choices=NAMES, default=list(NAMES), help="the first one, two or three")
+    options.add_argument("--subset", choices=tuple(SUBSETS), default="all", help="the scenes that the evaluations drew")
+    replaced = "the folder that is replaced by the checkpoints of --names (default: pipelines/embedded_models)"
+    options.add_argument("--destination", type=Path, default=DESTINATION, help=replaced)
+    dropped = "replace it too where it holds other checkpoints than --names; they are deleted"
+    options.add_argument("--drop-others", action="store_true", help=dropped)
+    return options
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Package, or say why not; 0 or 1."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", type=Path, default=Path("build/training/models"), help="folder of the checkpoints")
-    parser.add_argument("--evaluation", type=Path, default=Path("build/training/evaluation-of-models"))
-    parser.add_argument("--names", nargs="+", choices=NAMES, default=list(NAMES), help="the first one, two or three")
-    parser.add_argument("--subset", default="all", help="the scenes that the evaluations drew")
-    parser.add_argument("--destination", type=Path, default=DESTINATION)
-    options = parser.parse_args(arguments)
+    program = parser()
+    options = program.parse_args(arguments)
     names = NAMES[: len(options.names)]
     if tuple(options.names) != names:
-        parser.error(f"--names {' '.join(options.names)}: {', '.join(NAMES)} are packaged in this order")
-    results = {name: json.loads(summary_path(options.evaluation, name).read_text(encoding="utf-8")) for name in names}
-    options.destination.parent.mkdir(parents=True, exist_ok=True)
-    reasons = package(options.models, results, options.destination, options.subset)
-    if not reasons:
-        from fuseproof.pipelines.packaged_models import index_packaged
+        program.error(f"--names {' '.join(options.names)}: {', '.join(NAMES)} are packaged in this order")
+    return told(lambda: _package(options), f"interrupted; what {options.destination} holds is whole")
 
-        index_packaged(options.destination)
-    sys.stdout.write("".join(f"not packaged: {reason}\n" for reason in reasons) or f"{options.destination}\n")
-    return 1 if reasons else 0
+
+def _package(options: argparse.Namespace) -> int:
+    results = {name: read_summary(options.evaluation, name) for name in options.names}
+    destination = options.destination
+    try:
+        reasons = package(options.models, results, destination, options.subset, drop_others=options.drop_others)
+    except OSError as error:
+        raise FuseproofError(
+            f"Not packaged, and {destination} is as it was: {type(error).__name__}: {error}.",
+            next_step="Make room and rights there, or give --destination another place; then run it again.",
+        ) from error
+    if reasons:
+        sys.stdout.write("".join(f"not packaged: {reason}\n" for reason in reasons))
+        return 1
+    for name, result in results.items():
+        if "checkpoint_sha256" not in result:
+            sys.stdout.write(f"{name}: the evaluation names no checkpoint_sha256: only its weights were compared\n")
+    sys.stdout.write(f"{destination}\n")
+    return 0
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import re
 from pathlib import Path
@@ -49,6 +50,7 @@ def test_each_picture_stands_over_its_own_caption(
 
     monkeypatch.setattr(evaluate, "load", lambda folder, device: None)
     monkeypatch.setattr(evaluate, "draw", draw)
+    (tmp_path / "model_index.json").write_text("{}")
     assert 0 == grid.main([f"--checkpoint={tmp_path}", f"--output={tmp_path / 'new' / 'grid.jpg'}"])
     assert list(grid.PROMPTS) == asked
     assert "8 prompts" in capsys.readouterr().out
@@ -56,3 +58,21 @@ def test_each_picture_stands_over_its_own_caption(
         height = 64 + grid.MARGIN + grid.CAPTION_ROWS * grid.LINE_HEIGHT
         middle = drawn.convert("L").getpixel((grid.MARGIN + 32 + 2 * (64 + grid.MARGIN), grid.MARGIN + 32 + height))
     assert 20 * 6 == pytest.approx(middle, abs=4)
+
+
+def test_what_lay_there_stays_where_the_new_one_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_room(self: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(target))
+
+    (tmp_path / "model_index.json").write_text("{}")
+    (tmp_path / "out").mkdir()
+    output = tmp_path / "out" / "grid.jpg"
+    output.write_bytes(b"old")
+    monkeypatch.setattr(evaluate, "load", lambda folder, device: None)
+    monkeypatch.setattr(evaluate, "draw", lambda pipe, texts, **sampling: noise(len(texts), 8))
+    monkeypatch.setattr(Path, "replace", no_room)
+    assert 1 == grid.main([f"--checkpoint={tmp_path}", f"--output={output}"])
+    assert "No space left on device" in capsys.readouterr().err
+    assert (b"old", [output]) == (output.read_bytes(), list(output.parent.iterdir()))
