@@ -159,10 +159,16 @@ def test_dry_run_shows_everything_and_writes_nothing(abba: Abba, tmp_path: Path)
 def test_dry_run_says_shared_things_once_and_fits_a_terminal(abba: Abba) -> None:
     result = abba("--dry-run")
     lines = result.out.splitlines()
-    for words in ("--guidance-scale", "OMP_NUM_THREADS=", "--fastpaths=off", "--fastpaths=auto", "'a red panda'"):
+    for words in (
+        "--guidance-scale",
+        "OMP_NUM_THREADS=",
+        "--fastpaths=off",
+        "--fastpaths=auto",
+        "'a red circle above a blue square on a white background'",
+    ):
         assert 1 == result.out.count(words), words
     assert [] == [line for line in lines if len(line) > 80 and " " in line.strip()]
-    assert any(line.split() == ["panda/01-2-B", "arm", "B", "ABBA", "B1"] for line in lines)
+    assert any(line.split() == ["shapes/01-2-B", "arm", "B", "ABBA", "B1"] for line in lines)
 
 
 def test_dry_run_of_a_released_size_says_what_it_needs(abba: Abba, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +186,11 @@ def test_dry_run_of_the_default_plan(abba: Abba, tmp_path: Path) -> None:
     values = json.loads(abba("--dry-run", "--json").out)
     baseline, candidate = values["slots"][1]["command"], values["slots"][2]["command"]
     assert ["-m", "fuseproof", "generate", "--model-path", "embedded:longcat-image"] == baseline[1:6]
-    assert ("a red panda", "--fastpaths=off", "--fastpaths=auto") == (baseline[7], baseline[-5], candidate[-5])
+    assert ("a red circle above a blue square on a white background", "--fastpaths=off", "--fastpaths=auto") == (
+        baseline[7],
+        baseline[-5],
+        candidate[-5],
+    )
     assert 9 * 14 == values["estimated_s"] and 4.5 == values["estimated_mib"]
     assert "campaigns/embedded-" in values["directory"]
     assert [] == list(tmp_path.iterdir())
@@ -226,7 +236,7 @@ def test_dry_run_of_the_default_plan(abba: Abba, tmp_path: Path) -> None:
         pytest.param(["--candidate=--seed=1", "--time-pattern=(?P<s>.)"], "both arms are `generate`", id="no-command"),
         pytest.param([*arms(), "--time-pattern=(?P<s>.)"], "names {perf_dump} beside a time_pattern", id="two-times"),
         pytest.param([*arms(), *("--candidate-name=x",) * 2], "the number of candidates is 1", id="too-many-names"),
-        pytest.param(["--candidate=--sed=1"], "Cell panda, candidate: generate would refuse", id="unknown-flag"),
+        pytest.param(["--candidate=--sed=1"], "Cell shapes, candidate: generate would refuse", id="unknown-flag"),
         pytest.param(["--candidate=--seed=-1"], "'-1' is not a whole number", id="bad-value"),
         pytest.param(["--flags=--seed=1"], "neither --prompt nor --prompt-path", id="no-prompt"),
         pytest.param(["--candidate=--device=tpu"], "--device is 'tpu'", id="rule-of-generate"),

@@ -18,7 +18,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-REFUSED = "Cell panda, candidate: generate would refuse these flags: "
+REFUSED = "Cell shapes, candidate: generate would refuse these flags: "
 
 
 @pytest.mark.parametrize(

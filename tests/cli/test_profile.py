@@ -59,7 +59,7 @@ def test_a_request_on_the_embedded_model_is_profiled(run: Program, tmp_path: Pat
         profile.request.weights,
         profile.request.dtype,
     )
-    assert ("--prompt=a red panda", "--width=32") == profile.request.flags[:2]
+    assert ("--prompt=a red circle above a blue square", "--width=32") == profile.request.flags[:2]
     assert profile.attribution.to_site_or_module >= 0.98
     assert "DenoisingStage, 2 of 3 steps: " in result.out
     for said in ("loading torch and embedded:longcat-image", "warming up", "step 3 of 3", "reading the profiled steps"):

@@ -51,9 +51,10 @@ def test_default_plan_is_as_promised() -> None:
         plan.warmup_slots,
     )
     assert ("--fastpaths=off", "--fastpaths=auto") == (plan.arms.baseline.flags, plan.arms.candidate.flags)
-    assert ("panda", "exact") == (plan.cells[0].name, plan.cells[0].contract)
+    assert ("shapes", "exact") == (plan.cells[0].name, plan.cells[0].contract)
     expected = (
-        '--model-path embedded:longcat-image --prompt "a red panda" --width 256 --height 256 '
+        "--model-path embedded:longcat-image "
+        '--prompt "a red circle above a blue square on a white background" --width 256 --height 256 '
         "--num-inference-steps 8 --guidance-scale 4.5 --seed 42 --warmup-mode request --warmup-steps 1"
     )
     assert expected == plan.cells[0].flags
