@@ -20,6 +20,7 @@ from training.edits import draw_edits
 from training.flow_stage import LatentSet
 from training.folders import Run, write_checkpoint
 from training.geometry import Geometry
+from training.gradients import total_of
 from training.low_rank import Factors, write_factors
 from training.pace import Pace
 from training.package import weights_sha256
@@ -66,7 +67,7 @@ def run_edit(run: Run, geometry: Geometry, pace: Pace, options: argparse.Namespa
 
     def rehearse(full_text: bool) -> torch.Tensor:
         to_draw, to_edit = edit_stage.draw_both(data, rows, 0, tasks, settings, full_text=full_text)
-        return torch.stack([losses.mean() for losses in losses_of((*to_draw, *to_edit))]).sum()
+        return total_of(losses_of((*to_draw, *to_edit)))
 
     prepare = stages.compiler(pipe.transformer, state, rehearse, options, device)
     step = stages.step_on(device, losses_of, state, options)

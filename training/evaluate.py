@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from fuseproof.errors import UsageError
+from fuseproof.harness.atomic_files import replace_whole
 from training.captions import Caption, describe
 from training.checker import check
 from training.data import Drawings
@@ -35,7 +36,6 @@ from training.options import (
     seed,
     told,
     whole_number,
-    write_whole,
 )
 from training.package import NEEDED_ACCURACY, NEEDED_PSNR_DB, checkpoint_sha256, weights_sha256
 from training.parts import BASE
@@ -163,10 +163,10 @@ def write_rows_and_sheet(folder: Path, name: str, rows: Any, pictures: Sequence[
     from PIL import Image
 
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / f"{name}.json", f"{json.dumps(rows, indent=1)}\n".encode())
+    replace_whole(folder / f"{name}.json", f"{json.dumps(rows, indent=1)}\n".encode())
     content = io.BytesIO()
     Image.fromarray(grid(pictures)).save(content, "PNG")
-    write_whole(folder / f"{name}.png", content.getvalue())
+    replace_whole(folder / f"{name}.png", content.getvalue())
 
 
 def hashes(folder: Path) -> dict[str, str]:
@@ -236,7 +236,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         summary |= {"subset": options.subset, "held_out": not options.seen, **judged_hashes}
         sys.stdout.write(f"guidance {guidance}, {time.monotonic() - started:.0f} s: {report(judged)}\n")
         write(options.output, f"guidance-{guidance}", judged)
-    write_whole(options.output / "summary.json", f"{json.dumps(summary)}\n".encode())
+    replace_whole(options.output / "summary.json", f"{json.dumps(summary)}\n".encode())
     is_enough = summary["met"] >= NEEDED_ACCURACY * summary["prompts"] and mean_psnr >= NEEDED_PSNR_DB
     return 1 if options.require and not is_enough else 0
 

@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from fuseproof.errors import UsageError
+from fuseproof.harness.atomic_files import replace_whole
 from training.checker import check
 from training.data import Drawings
 from training.edits import Edit, draw_edit
@@ -34,7 +35,6 @@ from training.options import (
     seed,
     told,
     whole_number,
-    write_whole,
 )
 from training.package import NEEDED_EDITS
 from training.parts import whole
@@ -214,7 +214,7 @@ def _evaluate(folder: Path, options: argparse.Namespace, device: torch.device) -
         "held_out": not options.seen,
         **hashes(folder),
     }
-    write_whole(options.output / f"{family.name}-summary.json", f"{json.dumps(summary)}\n".encode())
+    replace_whole(options.output / f"{family.name}-summary.json", f"{json.dumps(summary)}\n".encode())
     return 1 if options.require and met < NEEDED_EDITS[family.name] * len(judged) else 0
 
 

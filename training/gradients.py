@@ -15,12 +15,17 @@ Step = Callable[[Any], Tensors]
 """The same, detached; it leaves gradients on the weights."""
 
 
+def total_of(losses: Tensors) -> torch.Tensor:
+    """What is minimised: the sum of the tasks' means."""
+    return torch.stack([loss.mean() for loss in losses]).sum()
+
+
 def step_of(losses_of: LossesOf) -> Step:
     """What gives the losses of a batch, and leaves the gradients of the sum of their means on the weights."""
 
     def step(batch: Any) -> Tensors:
         losses = losses_of(batch)
-        torch.stack([loss.mean() for loss in losses]).sum().backward()
+        total_of(losses).backward()
         return tuple(loss.detach() for loss in losses)
 
     return step

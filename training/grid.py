@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from fuseproof.errors import FuseproofError
-from training.options import finite_number, require_checkpoint, require_writable, seed, told, whole_number, write_whole
+from fuseproof.harness.atomic_files import replace_whole
+from training.options import finite_number, require_checkpoint, require_writable, seed, told, whole_number
 
 PROMPTS = (
     "a red circle above a blue square on a white background",
@@ -98,7 +99,7 @@ def _draw(chosen: argparse.Namespace) -> int:
     sampling = {"steps": chosen.steps, "guidance": chosen.guidance, "first_seed": chosen.seed}
     pictures = list(draw(pipe, PROMPTS, batch=1, **sampling))
     content = encoded(sheet(pictures, PROMPTS))
-    write_whole(chosen.output, content)
+    replace_whole(chosen.output, content)
     sys.stdout.write(f"{chosen.output}: {len(PROMPTS)} prompts, {len(content) / 1e3:.0f} kB\n")
     return 0
 

@@ -116,19 +116,6 @@ def require_writable(folder: Path, option: str = "--output") -> None:
         ) from error
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write ``content`` to ``path`` by a rename: what lay there before stays where writing fails."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".new", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
 def read_object(path: Path, what: str, next_step: str) -> Mapping[str, Any]:
     """The JSON object in ``path``, which is ``what``; a FuseproofError where there is none."""
     try:

@@ -30,8 +30,9 @@ from training.geometry import (
     build_vae,
     parameter_count,
 )
-from training.gradients import LossesOf, Step, step_of
+from training.gradients import LossesOf, Step, step_of, total_of
 from training.pace import Pace
+from training.parts import TRAINING
 from training.replaying import Replayed
 from training.state import DivergedError, StageState, averaged_weights, save_whole
 from training.tokens import Template, build_tokenizer
@@ -178,7 +179,7 @@ def _transformer(run: Run, geometry: Geometry, pace: Pace, options: Any, device:
 
     def rehearse(full_text: bool) -> torch.Tensor:
         batch = flow_stage.draw_batch(data, rows, 0, task.mu, settings, full_text=full_text)
-        return losses_of(batch)[0].mean()
+        return total_of(losses_of(batch))
 
     prepare = compiler(transformer, state, rehearse, options, device)
     step = step_on(device, losses_of, state, options)
@@ -220,7 +221,7 @@ def _first_weights(run: Run, text_encoder: Any, transformer: Any, pace: Pace, op
     transformer.load_state_dict(pipe.transformer.state_dict())
     with replacing(run.vae) as new:
         pipe.vae.save_pretrained(new)
-    progress = json.loads((options.begin_from / "training.json").read_text(encoding="utf-8"))
+    progress = json.loads((options.begin_from / TRAINING).read_text(encoding="utf-8"))
     pace.step = pace.optimizer_began_at = progress["step"]
     pace.spent_before_s = progress["spent_s"]
     return f"transformer: weights of {options.begin_from}, left at step {pace.step}; a fresh optimizer"

@@ -15,9 +15,9 @@ from types import FrameType
 
 from fuseproof.errors import FuseproofError
 from training.options import device_named, finite_number, is_number, read_object, require_checkpoint, told, whole_number
+from training.parts import TRAINING
 
 STAGES = ("data", "vae", "text", "transformer", "edit", "turbo")
-TRAINING = "training.json"
 
 
 def parser() -> argparse.ArgumentParser:
