@@ -33,7 +33,7 @@ class EditSettings(FlowSettings):
 
     batch: int = 128
     rate: float = 6.0e-4
-    full_text_from: float = 0.8
+    full_text_from: float = 0.7
     seed: int = 4
 
 

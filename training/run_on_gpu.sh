@@ -15,6 +15,7 @@
 # each under 15 MB. TRAIN_FLAGS adds flags to every stage, for example --no-compile; FLOW_FLAGS to the transformer's
 # alone, for example --rate 5e-4 or --batch 512.
 # EDIT_PARTS="560 140", TURBO_SECONDS and EDIT_SCENES do for parts 3 and 4 what PARTS and SCENES do for the others.
+# JUDGE=no leaves the evaluations of parts 2 and 4 to another machine: training.evaluate and training.evaluate_edits.
 # On a fresh machine, parts 3 and 4 need what came back unpacked into $RUN (longcat-image, or models), and nothing else.
 # On a fresh machine after part 1: unpack what came back into a folder, and set BEGIN_FROM to its longcat-image.
 set -euo pipefail
@@ -28,6 +29,7 @@ TEXT_SECONDS=${TEXT_SECONDS:-30}
 read -r -a PARTS <<<"${PARTS:-230 390}"
 read -r -a EDIT_PARTS <<<"${EDIT_PARTS:-560 140}"
 EDIT_SCENES=${EDIT_SCENES:-60000}
+JUDGE=${JUDGE:-yes}
 WHAT=longcat-image
 TRANSFORMER_SECONDS=$((PARTS[0] + PARTS[1]))
 export PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=true HF_HUB_OFFLINE=1
@@ -47,6 +49,7 @@ edit() { # seconds of this run
 }
 
 evaluation_of_models() { # flags of both evaluations, then -- and those of drawing alone
+	[ "$JUDGE" = yes ] || return 0
 	local output=$RUN/evaluation-of-models edits=(--output "$RUN/evaluation-of-models")
 	while [ "${1:---}" != -- ]; do
 		edits+=("$1")
@@ -60,6 +63,7 @@ evaluation_of_models() { # flags of both evaluations, then -- and those of drawi
 }
 
 evaluation() {
+	[ "$JUDGE" = yes ] || return 0
 	echo "== evaluation [$SECONDS s]"
 	"$PYTHON" -m training.evaluate --checkpoint "$RUN/longcat-image" --guidance 1 2.5 4.5 --output "$RUN/evaluation"
 	tar -C "$RUN" -czf "$OUT/evaluation.tar.gz" evaluation

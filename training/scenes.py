@@ -40,6 +40,9 @@ ORDINARY_SHARE = 0.5
 WHITE_SHARE = 0.2
 COLOUR_JITTER = 6
 LARGEST_ANGLE = 5.0
+HARD_SHAPE = "star"
+KEPT_WITHOUT_IT = 2 / 3
+"""Of the scenes without the shape that is learnt last; training alone sees it more often, what is held out does not."""
 SIMILAR = (
     {"red", "orange"},
     {"orange", "yellow"},
@@ -111,12 +114,19 @@ def place_at(x: float, y: float) -> str:
 def draw_scene(
     seed: int, index: int, *, held_out: bool, belongs: Callable[[Scene], bool] = lambda _scene: True
 ) -> Scene:
-    """The scene with this number: of the held-out combinations, or of all others; ``belongs`` allows a part of them."""
+    """The scene with this number: of the held-out combinations, or of all others; ``belongs`` allows a part of them.
+
+    Held-out scenes come as they are drawn; of the others, those with a star come half as often again.
+    """
     random = Random(f"{seed}/{index}")
     while True:
         scene = _any_scene(random)
-        if belongs(scene) and scene.is_held_out == held_out:
+        if belongs(scene) and scene.is_held_out == held_out and (held_out or _is_kept(random, scene)):
             return scene
+
+
+def _is_kept(random: Random, scene: Scene) -> bool:
+    return any(thing.shape == HARD_SHAPE for thing in scene.things) or random.random() < KEPT_WITHOUT_IT
 
 
 def _any_scene(random: Random) -> Scene:
