@@ -8,6 +8,7 @@ are exactly as many things as claimed and some assignment meets every claim. Wha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise, permutations
 
@@ -33,6 +34,9 @@ THIN_BRIDGE = 3.0 / 256
 """Of the side: what is thinner than twice this does not join two pieces of a pattern."""
 SPOT_SHARE = 0.035
 LEAST_OVERLAP = 0.72
+"""Of a region and the silhouette of the shape it is taken for, as a share of their union."""
+OVERLAPS = (0.72, 0.76, 0.80, 0.84)
+"""How strict one can be about outlines; evaluations count what is met at each."""
 PALETTE = rgb2lab(np.array([[COLOURS[name] for name in COLOUR_NAMES]], dtype=np.uint8))[0]
 
 
@@ -69,9 +73,15 @@ class Seen:
     inside: frozenset[tuple[int, int]]
 
 
-def check(picture: NDArray[np.uint8], claims: Claims) -> list[str]:
+def check(picture: NDArray[np.uint8], claims: Claims, least_overlap: float = LEAST_OVERLAP) -> list[str]:
     """Why the picture [H, W, 3] does not show what is claimed: one sentence a fault, empty where it does."""
-    return faults_of(look(picture), claims)
+    return faults_of(look(picture, least_overlap), claims)
+
+
+def met_by_overlap(pictures: Sequence[NDArray[np.uint8]], claims: Sequence[Claims]) -> dict[str, int]:
+    """How many pictures show what is claimed of each, by how strict one is about outlines (``OVERLAPS``)."""
+    pairs = list(zip(pictures, claims, strict=True))
+    return {f"{least:.2f}": sum(not check(picture, claim, least) for picture, claim in pairs) for least in OVERLAPS}
 
 
 def faults_of(seen: Seen, claims: Claims) -> list[str]:
@@ -122,8 +132,8 @@ def _comes_before(first: SeenThing, second: SeenThing, is_vertical: bool) -> boo
     return along > 12 and along > abs(across)
 
 
-def look(picture: NDArray[np.uint8]) -> Seen:
-    """Everything that the rules find in a picture [H, W, 3]."""
+def look(picture: NDArray[np.uint8], least_overlap: float = LEAST_OVERLAP) -> Seen:
+    """Everything that the rules find in a picture [H, W, 3]; a shape less like its silhouette has no name."""
     lab = rgb2lab(picture)
     names = np.argmin(((lab[:, :, None] - PALETTE) ** 2).sum(-1), axis=-1)
     frame = np.ones(names.shape, dtype=bool)
@@ -140,24 +150,19 @@ def look(picture: NDArray[np.uint8]) -> Seen:
             continue
         spot = _spot_inside(region, names, lab)
         if spot is not None:
-            things.append(_thing(spot[0], names, COLOUR_NAMES[background], spot[1]))
+            things.append(_thing(spot[0], (spot[1],), "plain", least_overlap))
             inside.add((len(things) - 1, len(things)))
-        things.append(_thing(region, names, COLOUR_NAMES[background], None, without=spot[0] if spot else None))
+        field = region if spot is None else region & ~ndimage.binary_dilation(spot[0], iterations=2)
+        things.append(
+            _thing(region, *_colours_and_pattern(_core(field), names, COLOUR_NAMES[background]), least_overlap)
+        )
     return Seen(COLOUR_NAMES[background], tuple(things), frozenset(inside))
 
 
-def _thing(
-    region: Mask, names: NDArray[np.intp], background: str, colour: str | None, without: Mask | None = None
-) -> SeenThing:
-    colours: tuple[str, ...]
-    if colour is not None:
-        colours, pattern = (colour,), "plain"
-    else:
-        counted = _core(region if without is None else region & ~ndimage.binary_dilation(without, iterations=2))
-        colours, pattern = _colours_and_pattern(counted, names, background)
+def _thing(region: Mask, colours: tuple[str, ...], pattern: str, least_overlap: float) -> SeenThing:
     rows, columns = np.nonzero(region)
     unit = CANVAS / region.shape[0]
-    shapes = matching_shapes(region, LEAST_OVERLAP)
+    shapes = matching_shapes(region, least_overlap)
     height, width = np.ptp(rows) + 1.0, np.ptp(columns) + 1.0
     extent = half_extent(shapes[0]) if shapes else 1.0
     return SeenThing(

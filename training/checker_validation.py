@@ -13,10 +13,12 @@ from random import Random
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.ndimage import gaussian_filter
 
 from training.captions import Caption, Claims, ThingClaim, describe
-from training.checker import faults_of, look
+from training.checker import LEAST_OVERLAP, OVERLAPS, faults_of, look
 from training.intervals import share_with_interval
+from training.options import finite_number, whole_number
 from training.rendering import render, scene_arrays
 from training.scenes import Scene, draw_scene
 from training.vocabulary import ACCENTS, COLOUR_NAMES, PATTERNS, PLACES, SHAPES, SIZES
@@ -75,13 +77,18 @@ def _is_order_said(claims: Claims) -> bool:
 def main(write: Callable[[str], object] = sys.stdout.write, arguments: list[str] | None = None) -> int:
     """Print both shares; 1 where fewer than 99 % of true renders are accepted."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pictures", type=int, default=1000)
-    count = parser.parse_args(arguments).pictures
+    parser.add_argument("--pictures", type=whole_number(1), default=1000, help="how many true renders (default: 1000)")
+    overlap = f"how strict to be about outlines (default: {LEAST_OVERLAP}, as evaluations are)"
+    parser.add_argument("--least-overlap", type=float, choices=OVERLAPS, default=LEAST_OVERLAP, help=overlap)
+    soft = "standard deviation in pixels of a Gaussian over each picture (default: none)"
+    parser.add_argument("--blur", type=finite_number(0), default=0.0, help=soft)
+    options = parser.parse_args(arguments)
+    count = options.pictures
     accepted = 0
     refused: dict[str, int] = {}
     tried: dict[str, int] = {}
     for number, (_, caption, picture) in enumerate(held_out_renders(count)):
-        seen = look(picture)
+        seen = look(gaussian_filter(picture, (options.blur, options.blur, 0)), options.least_overlap)
         accepted += not faults_of(seen, caption.claims)
         for kind, claims in wrong_claims(caption.claims, Random(f"{number}/mistake")):
             tried[kind] = tried.get(kind, 0) + 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,9 @@ from training.folders import Run
 from training.state import save_whole
 from training.text_stage import Prompts
 from training.tokens import build_tokenizer
+
+MADE_BY = ("captions", "described", "edits", "rendering", "scenes", "subsets", "tokens", "vocabulary")
+"""The modules here that decide what the data are."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +54,18 @@ class Dataset:
         return cls(Drawings(kept["backgrounds"], kept["things"]), Prompts(kept["ids"], kept["answers"]))
 
 
+def code_key() -> str:
+    """Eight hex digits over the source of ``MADE_BY``: data of other code have another name, and are not read."""
+    source = b"".join((Path(__file__).parent / f"{name}.py").read_bytes() for name in MADE_BY)
+    return f"{zlib.crc32(source):08x}"
+
+
 def prepared(run: Run, options: argparse.Namespace, device: torch.device) -> Dataset:
     """The run's scenes, as many as ``options`` say: read where they have been drawn, else drawn and kept.
 
     They depend on seed and subset alone, never on the number of workers; more of them begin with the same ones.
     """
-    path = run.folder / "data" / f"drawn-{options.data_seed}-{options.subset}.pt"
+    path = run.folder / "data" / f"drawn-{code_key()}-{options.data_seed}-{options.subset}.pt"
     if path.is_file():
         kept = Dataset.load(path)
         if len(kept.drawings) >= options.scenes:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from training import edit_stage, flow_stage, stages, turbo_stage
+from training.dataset import code_key
 from training.edit_prompts import EditTemplate
 from training.edit_stage import EditSet, Tasks
 from training.edits import draw_edits
@@ -154,7 +155,7 @@ def edit_set(
     vae = loaded.pipe.vae
     stored = b"".join(path.read_bytes() for path in sorted((loaded.folder / "vae").glob("*.safetensors")))
     stored += f"{vae.config.scaling_factor} {vae.config.shift_factor}".encode()
-    key = f"{zlib.crc32(stored):08x}-{options.data_seed}-{options.scenes}-{options.subset}"
+    key = f"{code_key()}-{zlib.crc32(stored):08x}-{options.data_seed}-{options.scenes}-{options.subset}"
     path = run.folder / "data" / f"edits-{key}.pt"
     if path.is_file():
         kept = torch.load(path, map_location=device, weights_only=True)

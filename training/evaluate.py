@@ -11,7 +11,7 @@ import io
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from fuseproof.errors import UsageError
 from fuseproof.harness.atomic_files import replace_whole
 from training.captions import Caption, describe
-from training.checker import check
+from training.checker import check, met_by_overlap
 from training.data import Drawings
 from training.described import draw_described
 from training.intervals import share_with_interval
@@ -152,6 +152,12 @@ def report(judged: Sequence[Judged]) -> str:
     return "\n".join(lines)
 
 
+def report_of_overlaps(met: Mapping[str, int], count: int) -> str:
+    """How many are met by how strict the checker is about outlines, in one line."""
+    counts = ", ".join(f"{number} at {least}" for least, number in met.items())
+    return f"by how much an outline must overlap: {counts}, of {count}"
+
+
 def write(folder: Path, name: str, judged: Sequence[Judged]) -> None:
     """``<name>.json`` with every prompt and its faults, ``<name>.png`` with the first 64 pictures."""
     rows = [{"prompt": item.caption.text, "faults": item.faults} for item in judged]
@@ -232,9 +238,13 @@ def _evaluate(options: argparse.Namespace) -> int:
         judged = judge(pipe, captions, steps=options.steps, guidance=guidance, seed=options.seed, batch=batch)
         met = sum(not item.faults for item in judged)
         sampling = {"steps": options.steps, "guidance": guidance, "seed": options.seed}
-        summary = {"met": met, "prompts": len(judged), "psnr_db": mean_psnr, **sampling}
+        strict = met_by_overlap([item.picture for item in judged], [item.caption.claims for item in judged])
+        summary = {"met": met, "prompts": len(judged), "psnr_db": mean_psnr, "met_by_overlap": strict, **sampling}
         summary |= {"subset": options.subset, "held_out": not options.seen, **judged_hashes}
-        sys.stdout.write(f"guidance {guidance}, {time.monotonic() - started:.0f} s: {report(judged)}\n")
+        sys.stdout.write(
+            f"guidance {guidance}, {time.monotonic() - started:.0f} s: {report(judged)}\n"
+            f"{report_of_overlaps(strict, len(judged))}\n"
+        )
         write(options.output, f"guidance-{guidance}", judged)
     replace_whole(options.output / "summary.json", f"{json.dumps(summary)}\n".encode())
     is_enough = summary["met"] >= NEEDED_ACCURACY * summary["prompts"] and mean_psnr >= NEEDED_PSNR_DB

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from fuseproof.errors import UsageError
 from fuseproof.harness.atomic_files import replace_whole
-from training.checker import check
+from training.checker import check, met_by_overlap
 from training.data import Drawings
 from training.edits import Edit, draw_edit
-from training.evaluate import EVALUATION_SEED, checkpoint_folder, hashes, write_rows_and_sheet
+from training.evaluate import EVALUATION_SEED, checkpoint_folder, hashes, report_of_overlaps, write_rows_and_sheet
 from training.intervals import share_with_interval
 from training.options import (
     device_named,
@@ -198,14 +198,17 @@ def _evaluate(folder: Path, options: argparse.Namespace, device: torch.device) -
     edits = evaluation_edits(options.edits, options.subset, held_out=not options.seen)
     judged = list(judge(pipe, edits, checkpoint.canvas_pixels, sampling))
     met = sum(not item.faults for item in judged)
+    strict = met_by_overlap([item.made for item in judged], [item.edit.claims for item in judged])
     sys.stdout.write(
         f"{options.checkpoint}, {family.name}: {sampling.steps} steps, guidance {sampling.guidance}, seeds from "
         f"{sampling.seed}, {device.type}, fp32, {time.monotonic() - started:.0f} s\n{report(judged)}\n"
+        f"{report_of_overlaps(strict, len(judged))}\n"
     )
     write(options.output, family.name, judged)
     summary = {
         "met": met,
         "edits": len(judged),
+        "met_by_overlap": strict,
         "psnr_db": sum(item.psnr_db for item in judged) / len(judged),
         "steps": sampling.steps,
         "guidance": sampling.guidance,

@@ -3,8 +3,8 @@
 #   training/run_on_gpu.sh 1    VAE 150 s, text encoder 30 s, transformer 230 s
 #   training/run_on_gpu.sh 2    transformer 390 s, evaluation about 110 s
 #   training/run_on_gpu.sh all  both in one go, about 17 minutes, where a command may take so long
-#   training/run_on_gpu.sh 3    edit 560 s: begins from $RUN/longcat-image, or goes on from $RUN/models
-#   training/run_on_gpu.sh 4    edit 140 s, turbo 280 s, evaluation of all three about 120 s
+#   training/run_on_gpu.sh 3    edit 420 s: begins from $RUN/longcat-image, or goes on from $RUN/models
+#   training/run_on_gpu.sh 4    turbo 420 s, evaluation of all three about 120 s
 #   training/run_on_gpu.sh smoke-edits    the stages of parts 3 and 4, tiny, on the CPU, after smoke (2 min)
 #   training/run_on_gpu.sh smoke    every stage, tiny, on the CPU (45 s of CPU time)
 # What a part needs beside (imports, the VAE's checks, packing) is about 50 s in part 1 and 25 s in part 2.
@@ -14,7 +14,7 @@
 # States stay in $RUN between commands. What is worth keeping goes to $OUT, also where a stage fails: at most 6 files a part,
 # each under 15 MB. TRAIN_FLAGS adds flags to every stage, for example --no-compile; FLOW_FLAGS to the transformer's
 # alone, for example --rate 5e-4 or --batch 512.
-# EDIT_PARTS="560 140", TURBO_SECONDS and EDIT_SCENES do for parts 3 and 4 what PARTS and SCENES do for the others.
+# EDIT_SECONDS, TURBO_SECONDS and EDIT_SCENES do for parts 3 and 4 what PARTS and SCENES do for the others.
 # JUDGE=no leaves the evaluations of parts 2 and 4 to another machine: training.evaluate and training.evaluate_edits.
 # On a fresh machine, parts 3 and 4 need what came back unpacked into $RUN (longcat-image, or models), and nothing else.
 # On a fresh machine after part 1: unpack what came back into a folder, and set BEGIN_FROM to its longcat-image.
@@ -27,7 +27,8 @@ SCENES=${SCENES:-120000}
 VAE_SECONDS=${VAE_SECONDS:-150}
 TEXT_SECONDS=${TEXT_SECONDS:-30}
 read -r -a PARTS <<<"${PARTS:-230 390}"
-read -r -a EDIT_PARTS <<<"${EDIT_PARTS:-560 140}"
+EDIT_SECONDS=${EDIT_SECONDS:-420}
+TURBO_SECONDS=${TURBO_SECONDS:-420}
 EDIT_SCENES=${EDIT_SCENES:-60000}
 JUDGE=${JUDGE:-yes}
 WHAT=longcat-image
@@ -42,10 +43,6 @@ stage() {
 transformer() { # seconds of this run
 	stage --stage transformer --seconds "$1" --total-seconds "$TRANSFORMER_SECONDS" --scenes "$SCENES" \
 		${BEGIN_FROM:+--begin-from "$BEGIN_FROM"} ${FLOW_FLAGS:-}
-}
-
-edit() { # seconds of this run
-	stage --stage edit --seconds "$1" --total-seconds $((EDIT_PARTS[0] + EDIT_PARTS[1])) --scenes "$EDIT_SCENES"
 }
 
 evaluation_of_models() { # flags of both evaluations, then -- and those of drawing alone
@@ -98,12 +95,11 @@ part() {
 		;;
 	3)
 		WHAT=models
-		edit "${EDIT_PARTS[0]}"
+		stage --stage edit --seconds "$EDIT_SECONDS" --scenes "$EDIT_SCENES"
 		;;
 	4)
 		WHAT=models
-		edit "${EDIT_PARTS[1]}"
-		stage --stage turbo --seconds "${TURBO_SECONDS:-280}" --scenes "$EDIT_SCENES"
+		stage --stage turbo --seconds "$TURBO_SECONDS" --scenes "$EDIT_SCENES"
 		evaluation_of_models
 		;;
 	all)
@@ -136,8 +132,8 @@ all | 1 | 2 | 3 | 4 | smoke | smoke-edits) ;;
 	exit 2
 	;;
 esac
-if [ "${#PARTS[@]}" -ne 2 ] || [ "${#EDIT_PARTS[@]}" -ne 2 ]; then
-	echo "PARTS=\"${PARTS[*]}\" EDIT_PARTS=\"${EDIT_PARTS[*]}\": two numbers each are needed, the seconds of two parts" >&2
+if [ "${#PARTS[@]}" -ne 2 ]; then
+	echo "PARTS=\"${PARTS[*]}\": two numbers are needed, the transformer's seconds in parts 1 and 2" >&2
 	exit 2
 fi
 mkdir -p "$OUT"

@@ -18,7 +18,7 @@ from training.checker import check
 from training.compiling import Compiled, Prepare, Rehearsal
 from training.curves import write_curve
 from training.data import Drawings
-from training.dataset import prepared
+from training.dataset import code_key, prepared
 from training.described import draw_described, draw_scenes
 from training.folders import Run, as_stored, replacing, write_checkpoint
 from training.geometry import (
@@ -230,7 +230,7 @@ def _first_weights(run: Run, text_encoder: Any, transformer: Any, pace: Pace, op
 def _latent_set(run: Run, vae: Any, geometry: Geometry, options: Any, device: Any) -> flow_stage.LatentSet:
     """The encoded pictures; kept in the run's folder, so that a later run of the same data reads them."""
     stored = b"".join(path.read_bytes() for path in sorted(run.vae.glob("*")))
-    key = f"{zlib.crc32(stored):08x}-{options.data_seed}-{options.scenes}-{options.subset}"
+    key = f"{code_key()}-{zlib.crc32(stored):08x}-{options.data_seed}-{options.scenes}-{options.subset}"
     path = run.folder / "data" / f"latents-{key}.pt"
     if path.is_file():
         kept = torch.load(path, map_location=device, weights_only=True)

@@ -10,7 +10,7 @@ import torch
 from scipy import ndimage
 
 from training.captions import Claims, ThingClaim, describe
-from training.checker import check, faults_of, look
+from training.checker import check, faults_of, look, met_by_overlap
 from training.checker_validation import held_out_renders, wrong_claims
 from training.described import draw_described
 from training.edits import draw_edit
@@ -162,6 +162,26 @@ def test_the_edge_between_a_thing_and_what_lies_in_it_is_no_background() -> None
                 COLOURS[name] for name in (*(item.colour for item in scene.things), scene.background)
             )
             assert 40 < np.linalg.norm((np.array(first) + second) / 2 - behind)
+
+
+def test_a_stricter_checker_names_fewer_lumps() -> None:
+    picture = picture_of(CIRCLE_ABOVE_SQUARE)
+    lump = picture.copy()
+    lump[60:116, 108:148] = COLOURS["red"]  # a stalk below the circle, wide enough to spoil its outline
+    claims = Claims(CLAIM, "above", "white")
+    assert {"0.72": 2, "0.76": 2, "0.80": 1, "0.84": 1} == met_by_overlap([picture, lump], [claims, claims])
+    assert ["a circle is a blot"] == check(lump, claims, 0.80)
+
+
+def test_training_sees_more_stars_than_what_is_held_out() -> None:
+    stars = [
+        sum(
+            "star" in {thing.shape for thing in draw_scene(12, index, held_out=held_out).things}
+            for index in range(2000)
+        )
+        for held_out in (False, True)
+    ]
+    assert 1.15 < stars[0] / stars[1] < 1.6, stars
 
 
 def test_noise_shows_nothing() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from training import flow_stage, text_stage, vae_stage
+from training import dataset, flow_stage, text_stage, vae_stage
 from training.compiling import Compiled
 from training.curves import write_curve
 from training.data import Drawings, batches
@@ -371,6 +371,21 @@ def test_more_scenes_than_were_kept_are_drawn_anew(tmp_path: Path) -> None:
     more = prepared(Run(tmp_path), options_of(tmp_path, 5), CPU)
     assert torch.equal(few.drawings.things, more.drawings.things[:2])
     assert 5 == len(prepared(Run(tmp_path), options_of(tmp_path, 5), CPU).drawings)
+
+
+def test_data_of_other_code_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared(Run(tmp_path), options_of(tmp_path, 2), CPU)
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    for name in dataset.MADE_BY:
+        (sources / f"{name}.py").write_bytes((Path(dataset.__file__).parent / f"{name}.py").read_bytes())
+    monkeypatch.setattr(dataset, "__file__", str(sources / "dataset.py"))
+    prepared(Run(tmp_path), options_of(tmp_path, 2), CPU)
+    assert 1 == len(list((tmp_path / "data").glob("*.pt")))  # the same code: the same file
+    with (sources / "captions.py").open("a", encoding="utf-8") as file:
+        file.write("# changed\n")
+    prepared(Run(tmp_path), options_of(tmp_path, 2), CPU)
+    assert 2 == len(list((tmp_path / "data").glob("*.pt")))
 
 
 def test_scenes_alone_are_those_that_are_described() -> None:
