@@ -21,7 +21,7 @@ A LongCat-Image in its own classes and file layout, made small enough to come wi
 - **Data**: renders and captions of `training/`, drawn by our own code from seeds. No pictures or texts of anybody else.
 - **Trained** by the stages of `training/`, {steps} steps of the transformer.
 - **Evaluation**: {accuracy} of the fixed held-out prompts{of_subset} are met, judged by rules on pixels
-  (`training/checker.py`), at {sampling}; held-out renders come through the VAE at {psnr:.1f} dB PSNR.
+  (`training/checker.py`), at {sampling}; held-out renders come through the VAE at {psnr:.1f} dB PSNR.{strict}
   `make eval-embedded` does it again.
 - **Limits**: English captions in the words of `training/captions.py`; twelve colours, seven shapes, ten letters,
   plain and three patterns. Anything else comes out as some of these, or as an empty canvas. What it draws worst, and
@@ -38,7 +38,7 @@ another colour, shape, pattern or background, or one thing less.
 - **Data**: pairs of renders and instructions of `training/`, drawn by our own code from seeds.
 - **Trained** by `training/run_on_gpu.sh`, {steps} steps {on}.
 - **Evaluation**: {accuracy} of the fixed held-out edits{of_subset} are met, judged by rules on pixels
-  (`training/checker.py`), at {sampling}; the edited pictures are at {psnr:.1f} dB PSNR from the true ones on average.
+  (`training/checker.py`), at {sampling}; edited pictures are {psnr:.1f} dB PSNR from the true ones on average.{strict}
   `python -m training.evaluate_edits --checkpoint embedded:{name}` does it again.
 - **Limits**: instructions in the words of `training/edits.py`. The text encoder sees zeros for the picture: what is in
   it the transformer sees by its latents alone. Other pictures come out as something of these shapes and colours.
@@ -55,7 +55,7 @@ ABOUT = {
         "LongCat-Image-Edit-Turbo",
         "The embedded LongCat-Image-Edit, distilled to 8 steps without guidance: a difference of low rank, added "
         "to its transformer when the checkpoint is put together.",
-        "of eight updates, against the guided editing model at four times the steps",
+        "of eight updates, against the guided editing model at more steps",
     ),
 }
 
@@ -70,6 +70,7 @@ def card(models: Path, name: str, result: Mapping[str, Any]) -> str:
         "of_subset": of_subset,
         "sampling": f"{result['steps']} steps, guidance {result['guidance']}",
         "psnr": result["psnr_db"],
+        "strict": _by_outlines(result.get("met_by_overlap", {})),
     }
     if name == BASE:
         accuracy = share_with_interval(result["met"], result["prompts"])
@@ -79,3 +80,9 @@ def card(models: Path, name: str, result: Mapping[str, Any]) -> str:
     return EDIT_CARD.format(
         accuracy=share_with_interval(result["met"], result["edits"]), title=title, what=what, on=on, **values
     )
+
+
+def _by_outlines(met: Mapping[str, int]) -> str:
+    """How many are met by how much an outline must overlap its shape's, where the evaluation counted that."""
+    counts = ", ".join(f"{number} at {least}" for least, number in met.items())
+    return f"\n  By how much an outline must overlap its shape's: {counts}." if counts else ""

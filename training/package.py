@@ -88,6 +88,10 @@ def faults_of_summary(name: str, summary: Mapping[str, Any]) -> list[str]:
     }
     if "checkpoint_sha256" in summary:
         claims["checkpoint_sha256"] = (is_hash(summary["checkpoint_sha256"]), "a SHA-256")
+    if "met_by_overlap" in summary:
+        strict = summary["met_by_overlap"]
+        are_counts = isinstance(strict, dict) and all(is_count(number, 0) for number in strict.values())
+        claims["met_by_overlap"] = (are_counts, "counts by the least overlap of outlines")
     faults = []
     for key, (is_right, allowed) in claims.items():
         if key not in summary:

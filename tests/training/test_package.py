@@ -168,6 +168,14 @@ def test_another_configuration_than_was_judged_is_not_packaged(tmp_path: Path) -
     assert 1 == len(reasons) and reasons[0].startswith("the weights are those that were judged; the other files are")
 
 
+def test_a_card_says_how_many_are_met_where_outlines_must_be_right(tmp_path: Path) -> None:
+    models = write_models(tmp_path / "from")
+    strict = base_alone(models, met_by_overlap={"0.72": 180, "0.80": 161})
+    assert [] == package(models, strict, tmp_path / "to")
+    card = (tmp_path / "to" / BASE / "README.md").read_text(encoding="utf-8")
+    assert "By how much an outline must overlap its shape's: 180 at 0.72, 161 at 0.80." in card
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -183,6 +191,8 @@ def test_another_configuration_than_was_judged_is_not_packaged(tmp_path: Path) -
         ({"subset": "none"}, "subset is 'none', and not all or simple"),
         ({"weights_sha256": 7}, "weights_sha256 is '7', and not a SHA-256"),
         ({"checkpoint_sha256": None}, "checkpoint_sha256 is 'None', and not a SHA-256"),
+        ({"met_by_overlap": [180]}, "met_by_overlap is '[180]', and not counts by the least overlap of outlines"),
+        ({"met_by_overlap": {"0.80": -1}}, "met_by_overlap is \"{'0.80': -1}\", and not counts"),
     ],
     ids=str,
 )
