@@ -29,10 +29,14 @@ from training.tokens import drawn_positions, padded_ids
 
 @dataclass(frozen=True)
 class EditSettings(FlowSettings):
-    """How both tasks are trained; ``batch`` counts pictures of each. The transformer has learnt to draw already."""
+    """How both tasks are trained; ``batch`` counts pictures of each. The transformer has learnt to draw already.
+
+    What must stay is copied, from the given token of the same place: that takes sharper attention than drawing.
+    """
 
     batch: int = 128
     rate: float = 6.0e-4
+    sharpness_share: float = 6.0
     full_text_from: float = 0.7
     seed: int = 4
 

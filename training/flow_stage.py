@@ -32,7 +32,8 @@ ENCODING_BATCH = 128
 
 @dataclass(frozen=True)
 class FlowSettings:
-    """How the transformer is trained; ``text_rate_share`` is the text encoder's part of the learning rate.
+    """How the transformer is trained; ``text_rate_share`` is the text encoder's part of the learning rate, and
+    ``sharpness_share`` that of the norms of queries and keys.
 
     Sigmas lie ``sigma_offset`` above the scheduler's shift, in logits. In 16384 numbers a flat picture can be made out
     through nearly any noise: what the caption decides is decided above 0.95, and without the offset one sample in
@@ -42,6 +43,7 @@ class FlowSettings:
     batch: int = 256
     rate: float = 1.0e-3
     text_rate_share: float = 0.2
+    sharpness_share: float = 1.0
     decay: float = 0.998
     weight_decay: float = 0.01
     empty_prompts: float = 0.1
@@ -90,7 +92,8 @@ def new_state(
     }
     others = [(text_encoder, settings.text_rate_share)]
     modules = {"transformer": transformer, "text_encoder": text_encoder}
-    optimizer = muon_and_adamw(transformer, others, settings.weight_decay, device, replay=replay)
+    share, decay = settings.sharpness_share, settings.weight_decay
+    optimizer = muon_and_adamw(transformer, others, decay, device, sharpness_share=share, replay=replay)
     return StageState(modules, averages, optimizer)
 
 

@@ -6,6 +6,7 @@ same learning rate: Muon's updates are scaled to the size that AdamW's have.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 
 from training.replayed_muon import ReplayedMuon
 
+_SHARPNESS = re.compile(r"\.norm_(added_)?[qk]\.")
 Groups = Iterable[tuple[torch.nn.Module, float]]
 """Modules, each with its share of the learning rate."""
 
@@ -61,10 +63,17 @@ def adamw(groups: Groups, weight_decay: float, device: torch.device) -> Optimize
 
 
 def muon_and_adamw(
-    transformer: torch.nn.Module, others: Groups, weight_decay: float, device: torch.device, *, replay: bool = False
+    transformer: torch.nn.Module,
+    others: Groups,
+    weight_decay: float,
+    device: torch.device,
+    *,
+    sharpness_share: float = 1.0,
+    replay: bool = False,
 ) -> Optimizer:
     """Muon for the products in the blocks of ``transformer``, AdamW for all other weights.
 
+    ``sharpness_share``: the part of the rate that ``norm_q`` and ``norm_k`` get, which alone can make attention sharp.
     ``replay``: Muon's step is a CUDA graph.
     """
     products = [
@@ -73,8 +82,14 @@ def muon_and_adamw(
         if parameter.requires_grad and parameter.ndim == 2 and "blocks." in name and "norm" not in name
     ]
     taken = {id(parameter) for parameter in products}
-    left = [parameter for parameter in _trained(transformer) if id(parameter) not in taken]
-    rest = [(left, 1.0), *((_trained(module), share) for module, share in others)]
+    left = [
+        (name, parameter)
+        for name, parameter in transformer.named_parameters()
+        if parameter.requires_grad and id(parameter) not in taken
+    ]
+    sharpness = [parameter for name, parameter in left if _SHARPNESS.search(name)]
+    plain = [parameter for name, parameter in left if not _SHARPNESS.search(name)]
+    rest = [(plain, 1.0), (sharpness, sharpness_share), *((_trained(module), share) for module, share in others)]
     groups = [{"params": products, "rate_share": 1.0}]
     muon = (ReplayedMuon if replay else torch.optim.Muon)(
         groups, lr=1e-3, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"

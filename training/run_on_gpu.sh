@@ -3,7 +3,8 @@
 #   training/run_on_gpu.sh 1    VAE 150 s, text encoder 30 s, transformer 230 s
 #   training/run_on_gpu.sh 2    transformer 390 s, evaluation about 110 s
 #   training/run_on_gpu.sh all  both in one go, about 17 minutes, where a command may take so long
-#   training/run_on_gpu.sh 3    edit 420 s: begins from $RUN/longcat-image, or goes on from $RUN/models
+#   training/run_on_gpu.sh 3    edit, 1100 s in all, at most 550 s a command: again until it says that it is finished;
+#                               begins from $RUN/longcat-image, or goes on from $RUN/models
 #   training/run_on_gpu.sh 4    turbo 420 s, evaluation of all three about 120 s
 #   training/run_on_gpu.sh smoke-edits    the stages of parts 3 and 4, tiny, on the CPU, after smoke (2 min)
 #   training/run_on_gpu.sh smoke    every stage, tiny, on the CPU (45 s of CPU time)
@@ -14,7 +15,8 @@
 # States stay in $RUN between commands. What is worth keeping goes to $OUT, also where a stage fails: at most 6 files a part,
 # each under 15 MB. TRAIN_FLAGS adds flags to every stage, for example --no-compile; FLOW_FLAGS to the transformer's
 # alone, for example --rate 5e-4 or --batch 512.
-# EDIT_SECONDS, TURBO_SECONDS and EDIT_SCENES do for parts 3 and 4 what PARTS and SCENES do for the others.
+# EDIT_SECONDS in all and EDIT_PART a command, TURBO_SECONDS and EDIT_SCENES do for parts 3 and 4 what PARTS and SCENES
+# do for the others.
 # JUDGE=no leaves the evaluations of parts 2 and 4 to another machine: training.evaluate and training.evaluate_edits.
 # On a fresh machine, parts 3 and 4 need what came back unpacked into $RUN (longcat-image, or models), and nothing else.
 # On a fresh machine after part 1: unpack what came back into a folder, and set BEGIN_FROM to its longcat-image.
@@ -27,7 +29,8 @@ SCENES=${SCENES:-120000}
 VAE_SECONDS=${VAE_SECONDS:-150}
 TEXT_SECONDS=${TEXT_SECONDS:-30}
 read -r -a PARTS <<<"${PARTS:-230 390}"
-EDIT_SECONDS=${EDIT_SECONDS:-420}
+EDIT_SECONDS=${EDIT_SECONDS:-1100}
+EDIT_PART=${EDIT_PART:-550}
 TURBO_SECONDS=${TURBO_SECONDS:-420}
 EDIT_SCENES=${EDIT_SCENES:-60000}
 JUDGE=${JUDGE:-yes}
@@ -95,7 +98,7 @@ part() {
 		;;
 	3)
 		WHAT=models
-		stage --stage edit --seconds "$EDIT_SECONDS" --scenes "$EDIT_SCENES"
+		stage --stage edit --seconds "$EDIT_PART" --total-seconds "$EDIT_SECONDS" --scenes "$EDIT_SCENES"
 		;;
 	4)
 		WHAT=models

@@ -34,6 +34,19 @@ def test_products_inside_the_blocks_go_to_muon_and_every_other_weight_to_adamw()
     assert {0.2, 1.0} == {group["rate_share"] for group in optimizer.param_groups}
 
 
+def test_the_norms_of_queries_and_keys_have_a_rate_of_their_own() -> None:
+    model = small_model()
+    optimizer = muon_and_adamw(model, [(torch.nn.Linear(2, 2), 0.2)], 0.01, CPU, sharpness_share=6.0)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    sharp = [names[id(p)] for group in optimizer.param_groups if group["rate_share"] == 6.0 for p in group["params"]]
+    blocks = len(model.transformer_blocks), len(model.single_transformer_blocks)
+    assert 4 * blocks[0] + 2 * blocks[1] == len(sharp)
+    assert "transformer_blocks.0.attn.norm_added_k.weight" in sharp
+    assert not [name for name in sharp if ".norm_" not in name]
+    stepped(model, optimizer, 1)
+    assert {6e-3, 1e-3, 2e-4} == {round(group["lr"], 7) for group in optimizer.param_groups}
+
+
 def stepped(model: torch.nn.Module, optimizer: Optimizer, steps: int) -> None:
     for step in range(steps):
         torch.manual_seed(step)
