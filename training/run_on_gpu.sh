@@ -139,6 +139,10 @@ if [ "${#PARTS[@]}" -ne 2 ]; then
 	echo "PARTS=\"${PARTS[*]}\": two numbers are needed, the transformer's seconds in parts 1 and 2" >&2
 	exit 2
 fi
+if [ "$JUDGE" != yes ] && [ "$JUDGE" != no ]; then
+	echo "JUDGE=$JUDGE: yes or no; no leaves the evaluations of parts 2 and 4 to another machine" >&2
+	exit 2
+fi
 mkdir -p "$OUT"
 {
 	trap finish EXIT
