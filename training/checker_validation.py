@@ -18,13 +18,15 @@ from scipy.ndimage import gaussian_filter
 from training.captions import Caption, Claims, ThingClaim, describe
 from training.checker import LEAST_OVERLAP, OVERLAPS, faults_of, look
 from training.intervals import share_with_interval
-from training.options import finite_number, whole_number
+from training.options import finite_number, told, whole_number
 from training.rendering import render, scene_arrays
 from training.scenes import Scene, draw_scene
 from training.vocabulary import ACCENTS, COLOUR_NAMES, PATTERNS, PLACES, SHAPES, SIZES
 
 SEED = 20_261_130
 BATCH = 50
+LARGEST_BLUR = 16.0
+"""In pixels: nothing can be told apart long before."""
 
 
 def held_out_renders(count: int, seed: int = SEED) -> Iterator[tuple[Scene, Caption, NDArray[np.uint8]]]:
@@ -81,7 +83,7 @@ def main(write: Callable[[str], object] = sys.stdout.write, arguments: list[str]
     overlap = f"how strict to be about outlines (default: {LEAST_OVERLAP}, as evaluations are)"
     parser.add_argument("--least-overlap", type=float, choices=OVERLAPS, default=LEAST_OVERLAP, help=overlap)
     soft = "standard deviation in pixels of a Gaussian over each picture (default: none)"
-    parser.add_argument("--blur", type=finite_number(0), default=0.0, help=soft)
+    parser.add_argument("--blur", type=finite_number(0, LARGEST_BLUR), default=0.0, help=soft)
     options = parser.parse_args(arguments)
     count = options.pictures
     accepted = 0
@@ -101,4 +103,4 @@ def main(write: Callable[[str], object] = sys.stdout.write, arguments: list[str]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(told(main))

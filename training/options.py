@@ -43,16 +43,17 @@ def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
     return parse
 
 
-def finite_number(least: float, *, above: bool = False) -> Callable[[str], float]:
-    """The type of an option that takes a finite number from ``least`` on; greater ones alone where ``above``."""
-    allowed = f"a finite number {'above' if above else 'from'} {least:g}{'' if above else ' on'}"
+def finite_number(least: float, most: float = math.inf, *, above: bool = False) -> Callable[[str], float]:
+    """The type of an option that takes a finite number from ``least`` to ``most``; without ``least`` if ``above``."""
+    end = "" if above else " on"
+    allowed = f"a finite number {'above' if above else 'from'} {least:g}{end if most == math.inf else f' to {most:g}'}"
 
     def parse(text: str) -> float:
         try:
             value = float(text)
         except ValueError:
             value = math.nan
-        if not math.isfinite(value) or value < least or (above and value == least):
+        if not math.isfinite(value) or value < least or value > most or (above and value == least):
             raise argparse.ArgumentTypeError(f"{text!r} is not {allowed}")
         return value
 

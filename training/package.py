@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import re
 import shutil
 import sys
 from collections.abc import Mapping
@@ -34,6 +35,8 @@ NEEDED_EDITS = {EDIT: 0.80, TURBO: 0.70}
 """The share of edits that must be met; our own bar, as the accuracy of drawing is."""
 BESIDE_THE_MODEL = (CARD_FILE, MARKER, TRAINING)
 """Files of a checkpoint's folder that decide no picture; packaging writes some of them anew."""
+OVERLAP = re.compile(r"0\.[0-9]{2}")
+"""How an evaluation writes the least overlap of outlines."""
 SUFFIXES = (".json", ".safetensors", ".jinja", ".txt", ".md")
 """Of the files that a checkpoint is made of."""
 
@@ -90,8 +93,11 @@ def faults_of_summary(name: str, summary: Mapping[str, Any]) -> list[str]:
         claims["checkpoint_sha256"] = (is_hash(summary["checkpoint_sha256"]), "a SHA-256")
     if "met_by_overlap" in summary:
         strict = summary["met_by_overlap"]
-        are_counts = isinstance(strict, dict) and all(is_count(number, 0) for number in strict.values())
-        claims["met_by_overlap"] = (are_counts, "counts by the least overlap of outlines")
+        are_counts = isinstance(strict, dict) and all(
+            OVERLAP.fullmatch(least) is not None and is_count(number, 0) and is_met and number <= summary[counted]
+            for least, number in strict.items()
+        )
+        claims["met_by_overlap"] = (are_counts, f'counts up to {counted} by the least overlap, as in {{"0.80": 161}}')
     faults = []
     for key, (is_right, allowed) in claims.items():
         if key not in summary:

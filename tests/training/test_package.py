@@ -191,8 +191,10 @@ def test_a_card_says_how_many_are_met_where_outlines_must_be_right(tmp_path: Pat
         ({"subset": "none"}, "subset is 'none', and not all or simple"),
         ({"weights_sha256": 7}, "weights_sha256 is '7', and not a SHA-256"),
         ({"checkpoint_sha256": None}, "checkpoint_sha256 is 'None', and not a SHA-256"),
-        ({"met_by_overlap": [180]}, "met_by_overlap is '[180]', and not counts by the least overlap of outlines"),
+        ({"met_by_overlap": [180]}, "met_by_overlap is '[180]', and not counts up to prompts by the least overlap"),
         ({"met_by_overlap": {"0.80": -1}}, "met_by_overlap is \"{'0.80': -1}\", and not counts"),
+        ({"met_by_overlap": {"0.80": 201}}, "met_by_overlap is"),
+        ({"met_by_overlap": {"0.80\n# ": 1}}, "met_by_overlap is"),
     ],
     ids=str,
 )

@@ -9,6 +9,7 @@ import pytest
 import torch
 from scipy import ndimage
 
+from training import checker_validation
 from training.captions import Claims, ThingClaim, describe
 from training.checker import check, faults_of, look, met_by_overlap
 from training.checker_validation import held_out_renders, wrong_claims
@@ -199,6 +200,27 @@ def test_true_renders_pass_and_wrong_words_do_not() -> None:
             if not faults_of(seen, claims):
                 slipped.append((caption.text, kind))
     assert (10, []) == (accepted, slipped)
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--pictures", "0"), ("--least-overlap", "0.9"), ("--blur", "17"), ("--blur", "nan")], ids=" ".join
+)
+def test_the_validation_of_the_checker_refuses_what_means_nothing(
+    arguments: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        checker_validation.main(arguments=list(arguments))
+    assert 2 == stopped.value.code
+    assert arguments[1] in capsys.readouterr().err
+
+
+def test_a_stricter_validation_of_softer_pictures_accepts_fewer() -> None:
+    said: list[str] = []
+    strict = ["--pictures", "6", "--least-overlap", "0.84", "--blur", "4"]
+    for arguments in (["--pictures", "6"], strict):
+        checker_validation.main(said.append, arguments)
+    accepted = [text for text in said if text.startswith("accepts")]
+    assert "accepts true renders: 100.0 % (6 of 6)" in accepted[0] and "(6 of 6)" not in accepted[1]
 
 
 def test_captions_say_what_they_claim() -> None:
