@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from fuseproof.errors import UsageError
-from fuseproof.harness.atomic_files import replace_whole
+from fuseproof.harness.atomic_files import write_bytes_atomically
 from training.captions import Caption, describe
 from training.checker import check, met_by_overlap
 from training.data import Drawings
@@ -169,10 +169,10 @@ def write_rows_and_sheet(folder: Path, name: str, rows: Any, pictures: Sequence[
     from PIL import Image
 
     folder.mkdir(parents=True, exist_ok=True)
-    replace_whole(folder / f"{name}.json", f"{json.dumps(rows, indent=1)}\n".encode())
+    write_bytes_atomically(folder / f"{name}.json", f"{json.dumps(rows, indent=1)}\n".encode())
     content = io.BytesIO()
     Image.fromarray(grid(pictures)).save(content, "PNG")
-    replace_whole(folder / f"{name}.png", content.getvalue())
+    write_bytes_atomically(folder / f"{name}.png", content.getvalue())
 
 
 def hashes(folder: Path) -> dict[str, str]:
@@ -246,7 +246,7 @@ def _evaluate(options: argparse.Namespace) -> int:
             f"{report_of_overlaps(strict, len(judged))}\n"
         )
         write(options.output, f"guidance-{guidance}", judged)
-    replace_whole(options.output / "summary.json", f"{json.dumps(summary)}\n".encode())
+    write_bytes_atomically(options.output / "summary.json", f"{json.dumps(summary)}\n".encode())
     is_enough = summary["met"] >= NEEDED_ACCURACY * summary["prompts"] and mean_psnr >= NEEDED_PSNR_DB
     return 1 if options.require and not is_enough else 0
 

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from fuseproof.errors import UsageError
-from fuseproof.harness.atomic_files import replace_whole
+from fuseproof.harness.atomic_files import write_bytes_atomically
 from training.checker import check, met_by_overlap
 from training.data import Drawings
 from training.edits import Edit, draw_edit
@@ -217,7 +217,7 @@ def _evaluate(folder: Path, options: argparse.Namespace, device: torch.device) -
         "held_out": not options.seen,
         **hashes(folder),
     }
-    replace_whole(options.output / f"{family.name}-summary.json", f"{json.dumps(summary)}\n".encode())
+    write_bytes_atomically(options.output / f"{family.name}-summary.json", f"{json.dumps(summary)}\n".encode())
     return 1 if options.require and met < NEEDED_EDITS[family.name] * len(judged) else 0
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from fuseproof.errors import FuseproofError
-from fuseproof.harness.atomic_files import replace_whole
+from fuseproof.harness.atomic_files import write_bytes_atomically
 from training.options import finite_number, require_checkpoint, require_writable, seed, told, whole_number
 
 PROMPTS = (
@@ -99,7 +99,7 @@ def _draw(chosen: argparse.Namespace) -> int:
     sampling = {"steps": chosen.steps, "guidance": chosen.guidance, "first_seed": chosen.seed}
     pictures = list(draw(pipe, PROMPTS, batch=1, **sampling))
     content = encoded(sheet(pictures, PROMPTS))
-    replace_whole(chosen.output, content)
+    write_bytes_atomically(chosen.output, content)
     sys.stdout.write(f"{chosen.output}: {len(PROMPTS)} prompts, {len(content) / 1e3:.0f} kB\n")
     return 0
 

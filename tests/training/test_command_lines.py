@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from fuseproof.errors import UsageError
+from fuseproof.errors import FuseproofError, UsageError
 from fuseproof.pipelines.packaged_models import PACKAGED_MODELS
 from training import evaluate, evaluate_edits, grid, stages, train
 from training.pace import Pace
@@ -242,6 +242,22 @@ def test_a_file_that_fails_is_told_with_its_error(
     fail_with(error, monkeypatch)
     assert 1 == stage_of(tmp_path)
     assert f"error: {type(error).__name__}: {error}.\n" in capsys.readouterr().err
+
+
+def test_a_result_that_finds_no_room_is_named_and_the_old_one_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(file: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    picture = np.zeros((8, 8, 3), dtype=np.uint8)
+    evaluate.write_rows_and_sheet(tmp_path, "some", [1], [picture])
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    monkeypatch.setattr("os.fsync", no_room)
+    with pytest.raises(FuseproofError, match="No space left on device") as failed:
+        evaluate.write_rows_and_sheet(tmp_path, "some", [2], [picture])
+    assert str(tmp_path / "some.json") in failed.value.message and failed.value.next_step
+    assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
 
 def test_a_stage_that_is_missing_is_to_be_run_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
