@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from training import edit_stage, flow_stage, stages, turbo_stage
+from training.copying import begin_copying
 from training.dataset import code_key
 from training.edit_prompts import EditTemplate
 from training.edit_stage import EditSet, Tasks
@@ -56,6 +57,8 @@ def run_edit(run: Run, geometry: Geometry, pace: Pace, options: argparse.Namespa
     if before.get("stage") == "edit":
         pace.step, pace.spent_before_s = before["step"], before["spent_s"]
         pace.optimizer_began_at = pace.step
+    else:
+        begin_copying(pipe.transformer)
     replay = stages.is_wanted(options.replay, device)
     state = flow_stage.new_state(pipe.transformer, pipe.text_encoder, settings, device, replay=replay)
     lines = [f"edit: weights of {loaded.folder}", stages.begun(state, run, "edit", pace, options, device)]
