@@ -89,14 +89,14 @@ def _request(options: GenerateOptions, prompt: Prompt, family: Family, canvas: C
     width = family.embedded_width if is_embedded else family.default_width
     height = family.embedded_height if is_embedded else family.default_height
     steps = family.embedded_steps if is_embedded else family.default_steps
-    guidance_scale = options.guidance_scale
+    guidance_scale = family.guidance_scale(is_embedded=is_embedded)
     return GenerationRequest(
         prompt=prompt.text,
         negative_prompt=options.negative_prompt,
         width=canvas.width if canvas else options.width or width,
         height=canvas.height if canvas else options.height or height,
         num_inference_steps=options.num_inference_steps or steps,
-        guidance_scale=family.default_guidance_scale if guidance_scale is None else guidance_scale,
+        guidance_scale=guidance_scale if options.guidance_scale is None else options.guidance_scale,
         seed=options.seed,
         generator_device="cuda" if options.generator_device == "cuda" else "cpu",
         enable_cfg_renorm=family.renormalises_guidance and options.enable_cfg_renorm is not False,

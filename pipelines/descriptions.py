@@ -67,7 +67,7 @@ def describe_family(family: Family) -> dict[str, Any]:
             "height": None if family.takes_image else family.embedded_height,
             "canvas_pixels": family.embedded_width * family.embedded_height if family.takes_image else None,
             "num_inference_steps": family.embedded_steps,
-            "guidance_scale": family.default_guidance_scale,
+            "guidance_scale": family.guidance_scale(is_embedded=True),
             **_clip(family.embedded_frames, family),
         },
         "sizes": {

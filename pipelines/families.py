@@ -93,6 +93,7 @@ LONGCAT_IMAGE_EDIT = replace(
         }
     ),
     takes_image=True,
+    embedded_guidance_scale=2.5,  # what its weights do best with: docs/embedded-model.md#edits
     canvas_pixels=1024 * 1024,
     renormalises_guidance=False,
     rewrites_prompts=False,
@@ -111,6 +112,7 @@ LONGCAT_IMAGE_EDIT_TURBO = replace(
     model_ids=("meituan-longcat/LongCat-Image-Edit-Turbo",),
     default_steps=8,
     default_guidance_scale=1.0,
+    embedded_guidance_scale=None,
     notes=(
         *LONGCAT_IMAGE_EDIT.notes[:2],
         "The same pipeline class as LongCat-Image-Edit, distilled to 8 steps without guidance. Nothing in a folder of "

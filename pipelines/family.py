@@ -30,8 +30,8 @@ class Family:
 
     Sizes are in pixels; both sides must be multiples of ``size_multiple`` between ``minimum_side`` and
     ``maximum_side``, with at most ``maximum_pixels`` in all. ``embedded_*`` are the defaults of the small checkpoint
-    ``embedded:<name>``. ``parameters`` counts the released transformer. ``text_tokens`` is the length that every prompt
-    is padded to; None where a prompt keeps its own.
+    ``embedded:<name>``; without an ``embedded_guidance_scale`` it has the family's. ``parameters`` counts the released
+    transformer. ``text_tokens`` is the length that every prompt is padded to; None where a prompt keeps its own.
 
     A family that ``takes_image`` draws on a canvas of about ``canvas_pixels`` in the input image's aspect (a checkpoint
     may say another area), so its default sizes are those of a square input. One that ``accepts_image`` runs with or
@@ -77,6 +77,7 @@ class Family:
     makes_video: bool = False
     default_frames: int | None = None
     embedded_frames: int | None = None
+    embedded_guidance_scale: float | None = None
     frame_multiple: int = 1
     frame_remainder: int = 1
     maximum_frames: int = 1
@@ -94,3 +95,8 @@ class Family:
     empty_components: tuple[str, ...] = ()
     float32_components: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
+
+    def guidance_scale(self, *, is_embedded: bool) -> float:
+        """The default of ``embedded:<name>``, or of any other checkpoint."""
+        embedded = self.embedded_guidance_scale
+        return embedded if is_embedded and embedded is not None else self.default_guidance_scale

@@ -19,7 +19,7 @@ A LongCat-Image in its own classes and file layout, made small enough to come wi
 {megabytes:.1f} MB in bfloat16. It draws one to three flat shapes on a plain background, at 256 x 256.
 
 - **Data**: renders and captions of `training/`, drawn by our own code from seeds. No pictures or texts of anybody else.
-- **Trained** by the stages of `training/`, {steps} steps of the transformer.
+- **Trained** by the stages of `training/`, {trained}.
 - **Evaluation**: {accuracy} of the fixed held-out prompts{of_subset} are met, judged by rules on pixels
   (`training/checker.py`), at {sampling}; held-out renders come through the VAE at {psnr:.1f} dB PSNR.{strict}
   `make eval-embedded` does it again.
@@ -64,9 +64,10 @@ def card(models: Path, name: str, result: Mapping[str, Any]) -> str:
     """The card of the checkpoint ``name`` in ``models``, whose evaluation's summary is ``result``."""
     stored = weight_bytes(models, (name,))
     of_subset = "" if result["subset"] == "all" else f" (of the scenes called {result['subset']} alone)"
+    progress = read_object(models / name / TRAINING, "which says how long it was trained", TRAIN_IT)
     values = {
         "name": name,
-        "steps": read_object(models / name / TRAINING, "which says how long it was trained", TRAIN_IT)["step"],
+        "steps": progress["step"],
         "of_subset": of_subset,
         "sampling": f"{result['steps']} steps, guidance {result['guidance']}",
         "psnr": result["psnr_db"],
@@ -75,11 +76,20 @@ def card(models: Path, name: str, result: Mapping[str, Any]) -> str:
     if name == BASE:
         accuracy = share_with_interval(result["met"], result["prompts"])
         parameters = f"{stored // 2 / 1e6:.1f} M"
-        return CARD.format(accuracy=accuracy, parameters=parameters, megabytes=stored / 1e6, **values)
+        trained = _steps_of_both_tasks(progress)
+        return CARD.format(accuracy=accuracy, parameters=parameters, trained=trained, megabytes=stored / 1e6, **values)
     title, what, on = ABOUT[name]
     return EDIT_CARD.format(
         accuracy=share_with_interval(result["met"], result["edits"]), title=title, what=what, on=on, **values
     )
+
+
+def _steps_of_both_tasks(progress: Mapping[str, Any]) -> str:
+    """How long the transformer was trained to draw, and to draw and edit where that came after it."""
+    if "drawing_steps" not in progress:
+        return f"{progress['step']} steps of the transformer"
+    drawing, both = progress["drawing_steps"], progress["step"]
+    return f"{drawing} steps of the transformer on drawing, then {both} on drawing and editing"
 
 
 def _by_outlines(met: Mapping[str, int]) -> str:

@@ -43,7 +43,7 @@ def copying_pairs(axes: tuple[int, int, int]) -> list[Pair]:
 
 @torch.no_grad()
 def begin_copying(transformer: Any, block: int = 0, head: int = 0) -> None:
-    """Turn ``head`` of the joint block ``block`` into a copying one, in place; the block's other heads keep what they do.
+    """Turn ``head`` of the joint block ``block`` into a copying one, in place; its other heads keep what they do.
 
     ``transformer`` is a ``LongCatImageTransformer2DModel``.
     """

@@ -2,7 +2,8 @@
 
 ``python -m training.evaluate_edits --checkpoint FOLDER`` prints the share of edits after which the picture shows
 everything that the edited scene has and nothing else, with its 95 % interval, in all and by kind. No unedited picture
-passes. Steps and guidance are the family's own where none are given: 20 and 4.5 for Edit, 8 and 1 for the Turbo.
+passes. Steps and guidance are those of the embedded models where none are given: 20 and 2.5 for Edit, 8 and 1 for
+the Turbo.
 """
 
 from __future__ import annotations
@@ -164,7 +165,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--subset", choices=tuple(SUBSETS), default="all", help="which scenes")
     options.add_argument("--seen", action="store_true", help="edits of combinations that training saw instead")
     options.add_argument("--steps", type=whole_number(1), help=f"default: {STEPS} for Edit, 8 for the Turbo")
-    options.add_argument("--guidance", type=finite_number(0), help="default: 4.5 for Edit, 1 for the Turbo")
+    options.add_argument("--guidance", type=finite_number(0), help="default: 2.5 for Edit, 1 for the Turbo")
     options.add_argument("--seed", type=seed, default=0)
     options.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:NUMBER")
     options.add_argument("--output", type=Path, default=Path("build/evaluation"))
@@ -191,7 +192,7 @@ def _evaluate(folder: Path, options: argparse.Namespace, device: torch.device) -
     family = checkpoint.family
     sampling = Sampling(
         options.steps or min(STEPS, family.default_steps),
-        family.default_guidance_scale if options.guidance is None else options.guidance,
+        family.guidance_scale(is_embedded=True) if options.guidance is None else options.guidance,
         options.seed,
     )
     started = time.monotonic()

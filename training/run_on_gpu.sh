@@ -3,7 +3,7 @@
 #   training/run_on_gpu.sh 1    VAE 150 s, text encoder 30 s, transformer 230 s
 #   training/run_on_gpu.sh 2    transformer 390 s, evaluation about 110 s
 #   training/run_on_gpu.sh all  both in one go, about 17 minutes, where a command may take so long
-#   training/run_on_gpu.sh 3    edit, 1100 s in all, at most 550 s a command: again until it says that it is finished;
+#   training/run_on_gpu.sh 3    edit, 770 s in all, at most 550 s a command: again until it says that it is finished;
 #                               begins from $RUN/longcat-image, or goes on from $RUN/models
 #   training/run_on_gpu.sh 4    turbo 420 s, evaluation of all three about 120 s
 #   training/run_on_gpu.sh smoke-edits    the stages of parts 3 and 4, tiny, on the CPU, after smoke (2 min)
@@ -29,7 +29,7 @@ SCENES=${SCENES:-120000}
 VAE_SECONDS=${VAE_SECONDS:-150}
 TEXT_SECONDS=${TEXT_SECONDS:-30}
 read -r -a PARTS <<<"${PARTS:-230 390}"
-EDIT_SECONDS=${EDIT_SECONDS:-1100}
+EDIT_SECONDS=${EDIT_SECONDS:-770}
 EDIT_PART=${EDIT_PART:-550}
 TURBO_SECONDS=${TURBO_SECONDS:-420}
 EDIT_SCENES=${EDIT_SCENES:-60000}

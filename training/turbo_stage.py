@@ -44,7 +44,7 @@ class TurboSettings:
     rate: float = 1.0e-3
     decay: float = 0.998
     rank: int = RANK
-    guidance: float = 4.5
+    guidance: float = 2.5
     teacher_steps: int = 2
     full_text_from: float = 0.0
     random_padding: int = 16

@@ -43,7 +43,7 @@ def edit_desk(real_models: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
 def test_the_canvas_follows_the_image_and_both_are_recorded(edit_desk: Desk) -> None:
     assert 0 == edit_desk.run(*EDIT, "--image-path=cat.png", DUMP)
     request = edit_desk.session.requests[0]
-    assert (320, 224, 8, 4.5, False, 65536) == (
+    assert (320, 224, 8, 2.5, False, 65536) == (
         request.width, request.height, request.num_inference_steps, request.guidance_scale, request.enable_cfg_renorm,
         request.canvas_pixels,
     )  # fmt: skip

@@ -62,8 +62,18 @@ def test_a_turbo_is_its_model_with_other_defaults(guidance: float, name: str) ->
     base, turbo = FAMILIES[name], FAMILIES[f"{name}-turbo"]
     assert ((50, guidance), (8, 1.0)) == tuple((one.default_steps, one.default_guidance_scale) for one in (base, turbo))
     changed = {"name", "title", "model_ids", "default_steps", "default_guidance_scale", "notes"}
+    if base.embedded_guidance_scale is not None:
+        changed.add("embedded_guidance_scale")
     for field in dataclasses.fields(base):
         assert (field.name in changed) == (getattr(base, field.name) != getattr(turbo, field.name)), field.name
+
+
+def test_the_embedded_edit_alone_has_a_guidance_of_its_own() -> None:
+    assert {"longcat-image-edit": (2.5, 4.5)} == {
+        name: (embedded, family.guidance_scale(is_embedded=False))
+        for name, family in FAMILIES.items()
+        if (embedded := family.guidance_scale(is_embedded=True)) != family.default_guidance_scale
+    }
 
 
 def test_only_editing_families_have_a_canvas() -> None:
