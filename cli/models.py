@@ -118,10 +118,11 @@ def _whole_embedded_state(name: str) -> dict[str, str | None]:
     if name not in RECIPES:
         return {**NO_EMBEDDED}
     weights_kind, found = embedded_weights(name), find_embedded(name)
+    absent = "not built yet" if weights_kind == "random" else "packaged, put together on first use"
     return {
         "model_path": f"{PREFIX}{name}",
         "weights_kind": weights_kind,
-        "state": found.state if found else "not built yet",
+        "state": found.state if found else absent,
         "folder": str(found.folder) if found else None,
         "content_sha256": found.content_sha256 if found else None,
     }

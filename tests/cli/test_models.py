@@ -301,7 +301,7 @@ def test_parts_are_damaged_with_what_they_share_until_they_are_cached(
     recipes = MappingProxyType({BASE: RECIPE, PART: RECIPE})
     for module in (embedded, model_cache):
         monkeypatch.setattr(module, "RECIPES", recipes)
-    assert "not built yet" == run_json(capsys, "show", PART)["embedded"]["state"]
+    assert "packaged, put together on first use" == run_json(capsys, "show", PART)["embedded"]["state"]
     lose_a_file(packaged)
     assert run_json(capsys, "show", PART)["embedded"]["state"].startswith("damaged: ")
     assert 1 == main(["models", "show", f"embedded:{PART}"])
