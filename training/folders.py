@@ -15,6 +15,8 @@ import torch
 from training.parts import TRAINING
 
 LARGEST_PACKAGE_BYTES = 25_000_000
+PLACES = ("_name_or_path", "is_local", "local_files_only")
+"""Keys with which diffusers and transformers note where a part was read from."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +98,18 @@ def write_checkpoint(
     )
     with replacing(folder) as new:
         pipeline.save_pretrained(new)
+        _forget_where_it_was_read(new)
         (new / TRAINING).write_text(json.dumps(progress) + "\n", encoding="utf-8")
     stored = sum(path.stat().st_size for path in folder.rglob("*.safetensors"))
     if stored > LARGEST_PACKAGE_BYTES:
         raise ValueError(f"{folder} holds {stored} bytes of weights; {LARGEST_PACKAGE_BYTES} are the most")
     return stored
+
+
+def _forget_where_it_was_read(folder: Path) -> None:
+    """Take out of the configurations what tells of the machine that trained them."""
+    for path in sorted(folder.glob("*/*config.json")):
+        config = json.loads(path.read_text(encoding="utf-8"))
+        kept = {key: value for key, value in config.items() if key not in PLACES}
+        if kept != config:
+            path.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")

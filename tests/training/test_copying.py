@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from training import edit_stages, train
 from training.copying import begin_copying
-from training.geometry import FULL, HEAD_DIM, HEADS, SMOKE, build_transformer, image_ids
+from training.folders import Run, write_checkpoint
+from training.geometry import (
+    FULL,
+    HEAD_DIM,
+    HEADS,
+    SMOKE,
+    build_scheduler,
+    build_text_encoder,
+    build_transformer,
+    build_vae,
+    image_ids,
+)
+from training.tokens import build_tokenizer
 
 CPU = torch.device("cpu")
 TOKENS = FULL.image_tokens
@@ -60,3 +75,17 @@ def test_the_other_head_goes_on_as_it_did() -> None:
         assert similarity.min() > 0.9999
         assert (now[:, :, 1].norm(dim=-1) / was[:, :, 1].norm(dim=-1)).sub(1).abs().max() < 0.05
         assert torch.nn.functional.cosine_similarity(was[:, :, 0], now[:, :, 0], dim=-1).max() < 0.6
+
+
+def test_the_edit_stage_begins_so_and_goes_on_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, tokenizer = Run(tmp_path / "run"), build_tokenizer()
+    models = build_vae(SMOKE), build_text_encoder(SMOKE, tokenizer), build_transformer(SMOKE)
+    write_checkpoint(run.checkpoint, *models, tokenizer, build_scheduler(), {"step": 5, "spent_s": 1.0, "share": 1.0})
+    begun = []
+    monkeypatch.setattr(edit_stages, "begin_copying", lambda transformer: begun.append(begin_copying(transformer)))
+    sizes = ["--geometry=smoke", "--scenes=4", "--batch=2", "--workers=1", "--device=cpu", "--seconds=60"]
+    for step in (1, 2):
+        assert 0 == train.main(["--stage=edit", f"--run={run.folder}", "--resume", f"--steps={step}", *sizes])
+        assert 1 == len(begun)
+        assert step == json.loads((run.models / "longcat-image" / "training.json").read_text())["step"]
+    assert str(tmp_path) not in "".join(path.read_text() for path in run.models.glob("*/*/*config.json"))
