@@ -37,8 +37,8 @@ def fuseproof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path.parent))
     be_deaf_to_the_load(monkeypatch)
-    script("old.sh", "0.002$(date +%N)")
-    script("new.sh", "0.001$(date +%N)")
+    script("old.sh", "0.0020$(date +%N)")
+    script("new.sh", "0.0010$(date +%N)")
 
     def call(command: str, *arguments: str) -> Result:
         capfd.readouterr()
@@ -150,7 +150,7 @@ def test_a_stored_plan_wants_its_programs_and_names_other_ones(
     assert (2, True) == (missing.code, "names old.sh, as the stored campaign did" in missing.err)
     assert f"SHA-256 {old}" in missing.err
     script("old.sh", "0.003$(date +%N)")
-    script("new.sh", "0.001$(date +%N)")
+    script("new.sh", "0.0010$(date +%N)")
     again = fuseproof("abba", "--from=../c", "--output=d")
     assert "the baseline's program is another one than was measured: old.sh went from" in again.err
     assert "new.sh went" not in again.err
