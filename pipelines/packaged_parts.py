@@ -11,7 +11,6 @@ bytes on every machine, whatever its libraries. So ``content_sha256`` can say wh
 from __future__ import annotations
 
 import json
-import shutil
 import struct
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -92,28 +91,28 @@ def assemble(folder: Path, destination: Path) -> None:
 
 
 def put_together(folder: Path, shared: Path, differences: Mapping[str, str], destination: Path) -> None:
-    """:func:`assemble` before its result is known."""
+    """:func:`assemble` before its result is known; an OSError where ``destination`` cannot be written."""
     try:
-        _copy_files(shared, destination)
-        _copy_files(folder, destination, {PARTS, *differences.values()})
+        contents = {**_contents(shared), **_contents(folder, {PARTS, *differences.values()})}
         for weights, difference in differences.items():
-            merged = merge_low_rank((destination / weights).read_bytes(), (folder / difference).read_bytes())
-            (destination / weights).write_bytes(merged)
+            if weights not in contents:
+                raise FileNotFoundError(f"{weights} is missing")
+            contents[weights] = merge_low_rank(contents[weights], (folder / difference).read_bytes())
     except (OSError, ValueError) as error:
         raise FuseproofError(
             f"{folder.name} cannot be put together from its parts: {error}.", next_step=REINSTALL
         ) from error
+    for name, content in contents.items():
+        (destination / name).parent.mkdir(parents=True, exist_ok=True)
+        (destination / name).write_bytes(content)
 
 
-def _copy_files(source: Path, destination: Path, left_out: Collection[str] = ()) -> None:
-    """The contents alone: an installed package may be read-only, and a copy of its modes could not be added to."""
+def _contents(source: Path, left_out: Collection[str] = ()) -> dict[str, bytes]:
+    """Every file by its name, without modes: an installed package may be read-only, and copies must not be."""
     if not source.is_dir():
         raise FileNotFoundError(f"{source} is missing")
-    for path in sorted(path for path in source.rglob("*") if path.is_file()):
-        name = path.relative_to(source)
-        if name.as_posix() not in left_out:
-            (destination / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, destination / name)
+    files = {path.relative_to(source).as_posix(): path for path in sorted(source.rglob("*")) if path.is_file()}
+    return {name: path.read_bytes() for name, path in files.items() if name not in left_out}
 
 
 def merge_low_rank(weights: bytes, difference: bytes) -> bytes:

@@ -103,6 +103,14 @@ def test_parts_that_do_not_give_what_was_packaged_are_refused(parts: Parts, said
     assert said in str(caught.value)
 
 
+def test_a_destination_without_room_is_no_damage(tmp_path: Path) -> None:
+    """The cache names its own folder then; to install again would change nothing."""
+    part = write_family(tmp_path)
+    (tmp_path / "full").write_text("not a folder")
+    with pytest.raises(OSError, match="full"):
+        put_together(part, tmp_path / "base", {}, tmp_path / "full")
+
+
 @pytest.mark.parametrize("text", ["", "[]", '{"schema": "other"}', '{"schema": "fuseproof.parts/1", "shared": "base"}'])
 def test_a_damaged_list_of_parts_is_one_sentence(text: str, tmp_path: Path) -> None:
     (tmp_path / PARTS).write_text(text)
