@@ -177,6 +177,20 @@ def test_a_card_says_how_many_are_met_where_outlines_must_be_right(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
+    ("progress", "said"),
+    [
+        ('{"step": 7}', "7 steps of the transformer."),
+        ('{"step": 7, "drawing_steps": 5}', "5 steps of the transformer on drawing, then 7 on drawing and editing."),
+    ],
+)
+def test_a_card_says_how_long_it_was_trained(progress: str, said: str, tmp_path: Path) -> None:
+    models = write_models(tmp_path / "from")
+    (models / BASE / "training.json").write_text(progress)
+    assert [] == package(models, base_alone(models), tmp_path / "to")
+    assert said in (tmp_path / "to" / BASE / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
     ("change", "said"),
     [
         ({"met": None}, "met is 'None', and not a whole number from 0 to prompts"),
