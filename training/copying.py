@@ -6,7 +6,7 @@ tell neighbours apart: a head with nothing else in mind, and norms of 1, gives t
 of its attention, and 88 % where both norms are :data:`SHARPNESS` in the channels that it uses. Training finds such a
 head slowly (11 % after 420 s on an H200). So the edit stage begins with one: queries and keys that are constant, whose
 rotary phases agree at the same row, the same column and the next modality. Everything is trained on from there, and
-makes the head blunter again (19 to 25 % after 770 s); how much of the better edits comes from it is not told apart.
+makes the head blunter again (16 to 25 % after 770 s); how much of the better edits comes from it is not told apart.
 """
 
 from __future__ import annotations
